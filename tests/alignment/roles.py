@@ -1,4 +1,4 @@
-"""Run the roles of a protocol, each in a thread of its own, and channels that keep or change what crosses them."""
+"""Run the roles of a protocol, each in its own thread, and channels that record or change what crosses them."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +22,14 @@ def _draw(count):
 
 
 RNG = SecureRandom(source=_draw)
-"""Each role draws each number of bytes from a stream of its own, which begins anew with the roles.
+"""Each role draws each number of bytes from a separate stream, which starts anew with the roles.
 
-So base transfers are alike, whatever was drawn before them, and what they multiply is remembered.
+So base transfers are alike, whatever was drawn before them, and their products are remembered.
 """
 
 
 def in_threads(*roles):
-    """Run the roles at once; gives what each returned, or the TallystickError it raised."""
+    """Run the roles at the same time. Return what each returned, or the TallystickError it raised."""
     _STREAMS.clear()
 
     def outcome(role, number):
@@ -44,7 +44,7 @@ def in_threads(*roles):
 
 
 def error_of(role, cheat):
-    """Run a role against a peer that does not follow the protocol; gives the role's error."""
+    """Run a role against a peer that does not follow the protocol. Return the role's error."""
     mine, theirs = memory_channels("role", "peer", timeout_s=5)
     return in_threads(lambda: role(mine), lambda: cheat(theirs))[0]
 
@@ -68,7 +68,7 @@ class Recording:
 
 
 class Tampering:
-    """A channel of a party that follows the protocol but for one list, which it changes on the way out."""
+    """A channel of a party that follows the protocol except for one list, which it changes before sending."""
 
     def __init__(self, channel, of, change):
         self._channel, self.peer, self._of, self._change = channel, channel.peer, of, change

@@ -1,4 +1,4 @@
-"""Intersection by any of several keys against a slow join in the clear, each role in a thread."""
+"""Compare the intersection by any of several keys with a slow join in the clear, each role in a thread."""
 
 import threading
 from functools import partial
@@ -33,7 +33,7 @@ NAMES = ("mail", "phone", "card")
 def slow_join(label, feature, *, drop=False):
     """Link rows by the first key that both have, if it is equal there, the most trusted key first.
 
-    Of the rows of one value the first counts, or none that is not alone.
+    If several rows have one value, the first counts, or none.
     """
 
     def counts(rows, row, number):
@@ -62,7 +62,7 @@ def keys_of(rows, *, duplicates="first"):
 
 
 def link(label, feature, *, watch=lambda channel: channel, **options):
-    """Run both roles on rows, or on keys; gives what each returned, or its error."""
+    """Run both roles on rows, or on keys. Return what each returned, or its error."""
     mine, theirs = memory_channels("label", "feature", timeout_s=20)
     given = [keys_of(rows) if isinstance(rows, list) else rows for rows in (label, feature)]
     options = {"rng": RNG, "local": ONE, **options}
@@ -77,14 +77,14 @@ def link(label, feature, *, watch=lambda channel: channel, **options):
 
 
 def pairs_of(ours, theirs, label, feature):
-    """The table rows that are linked, and by which key."""
+    """Return the linked rows of the tables, and by which key."""
     assert np.array_equal(ours.key_N, theirs.key_N)
     rows = zip(label.rows_R[ours.rows_N].tolist(), feature.rows_R[theirs.rows_N].tolist(), strict=True)
     return dict(zip(rows, ours.key_N.tolist(), strict=True))
 
 
 def tables(keys):
-    """Rows of few values, so that people share them, chain and contradict each other."""
+    """Make rows of few values, so that people share them, form chains and contradict each other."""
     value = st.none() | st.sampled_from("abcd")
     return st.lists(st.tuples(*[value] * keys), min_size=1, max_size=8).filter(lambda rows: any(any(row) for row in rows))
 
@@ -107,7 +107,7 @@ def test_links_what_a_slow_join_links(rows, duplicates):
     assert len(set(ours.rows_N)) == len(set(theirs.rows_N)) == len(expected)
     for number, name in enumerate(NAMES[: len(rows[0][0])]):
         assert ours.sizes[f"intersection by {name}"] == list(expected.values()).count(number)
-    # both sides name a linked row alike, and no two rows of a side
+    # both sides give a linked row the same id, and no two rows of a side have one
     names = [list(keys.linked_ids(np.arange(len(keys.ids)), found)) for keys, found in ((label, ours), (feature, theirs))]
     assert [names[0][row] for row in ours.rows_N] == [names[1][row] for row in theirs.rows_N]
     assert all(len(set(each)) == len(each) for each in names)
@@ -144,7 +144,7 @@ def test_three_keys_of_many_rows_by_oblivious_transfer(security):
     people = [(f"{n}@x", f"+{n}", f"c{n}") for n in range(1000)]
 
     def side(numbers):
-        """Of each person some keys, now and then another address."""
+        """Make some keys of each person, and sometimes another address."""
         has = rng.random((len(numbers), 3)) < 0.7
         other = rng.random(len(numbers)) < 0.1
         rows = [list(people[number]) for number in numbers]
@@ -156,7 +156,7 @@ def test_three_keys_of_many_rows_by_oblivious_transfer(security):
     rows = side(rng.permutation(1000)[:700]), side(rng.permutation(1000)[:700])
     label, feature = map(keys_of, rows)
     ours, theirs = link(label, feature, security=security)
-    # values are unique here, so a join by dictionaries is the slow one
+    # values are unique here, so a join by dictionaries is the slow reference
     expected, places = {}, [{row[k]: n for n, row in enumerate(rows[1]) if row[k]} for k in range(3)]
     for row, values in enumerate(rows[0]):
         for number, value in enumerate(values):
@@ -172,7 +172,7 @@ def test_three_keys_of_many_rows_by_oblivious_transfer(security):
 
 
 def view_sizes(label, feature):
-    """What each side receives: kinds and sizes of messages, in order."""
+    """Return what each side receives: kinds and sizes of messages, in order."""
     watched = {}
 
     def watch(channel):
@@ -184,7 +184,9 @@ def view_sizes(label, feature):
 
 
 def test_an_equal_later_key_beside_a_different_earlier_one_tells_neither_side_anything():
-    """Anna's telephone is another person's at the other side in one case, and nobody's in the other: all views are alike."""
+    """In one case Anna's telephone belongs to another person on the other side, and in the other case to nobody. All views are
+    alike.
+    """
     common = [("ben@x", "1")]
     label = [("anna@x", "555"), *common]
     shared, sizes_shared = view_sizes(label, [("carl@y", "555"), *common])
@@ -200,7 +202,7 @@ def test_an_equal_later_key_beside_a_different_earlier_one_tells_neither_side_an
     ids=str,
 )
 def test_a_permuted_table_leaves_every_message_as_it_was(by):
-    """To the byte, with the same draws. Values of several rows are nobody's: which row is first is an order, too."""
+    """Equal to the byte, with the same draws. Values of several rows link nobody, because which row is first is an order, too."""
     rng = np.random.default_rng(4)
     values = [[f"{kind}{rng.integers(50)}" if rng.random() < 0.7 else None for kind in "mpc"] for _ in range(160)]
     rows = {"bank": [each for each in values[:80] if any(each)], "shop": [each for each in values[80:] if any(each)]}
@@ -246,7 +248,7 @@ def test_a_key_that_a_side_has_in_no_open_row_is_passed_over(empty):
 
 
 def test_a_feature_party_that_brings_a_value_twice_is_refused():
-    """By one id for a row with a mail, and one for a row without, it would link two of its rows with one."""
+    """With one id for a row with a mail and for a row without, two of its rows would be linked to one."""
     label = keys_of([(None, "555")])
     feature = keys_of([("carl@y", "1"), (None, "2")])
     phone = KeyIds(name="phone", ids=Ids.of([b"555"] * 2), row_U=np.array([0, 1]), earlier_U=np.array([1, 0]))
@@ -275,7 +277,7 @@ def test_more_ids_than_agreed_are_refused_by_key():
 
 
 class Kept:
-    """A side's buckets in memory, by the name of their store, and how often each was worked out."""
+    """A side's buckets in memory, by the name of their store, and how often each was computed."""
 
     def __init__(self):
         self.stores, self.put = {}, []
@@ -330,7 +332,7 @@ def test_an_alignment_that_breaks_in_a_later_key_takes_up_the_buckets_of_all(mon
         )
 
     class Dying(Tampering):
-        """The label party's channel, lost when the second key's second bucket begins."""
+        """The label party's channel. It breaks when the second key's second bucket begins."""
 
         begun = 0
 

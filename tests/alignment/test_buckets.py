@@ -1,4 +1,4 @@
-"""Buckets against the exact binomial tail and against lists in one piece, and alignments that go on after the last bucket."""
+"""Compare buckets with the exact binomial tail and with lists in one piece, and resume alignments after the last kept bucket."""
 
 import itertools
 import threading
@@ -46,7 +46,7 @@ def way(request):
 
 
 class Side:
-    """A party with a run folder, and what it was told."""
+    """A party with a run folder, and the lines that it got."""
 
     def __init__(self, root, name, ids):
         (root / name).mkdir()
@@ -81,7 +81,7 @@ def align(label, feature, way, *, label_wrap=lambda channel: channel, feature_wr
 
 
 class Dying(Tampering):
-    """A channel that is lost before the message of a kind that begins a bucket, or of any other kind, goes out."""
+    """A channel that breaks before it sends a message of the kind that begins a bucket, or of another kind."""
 
     def __init__(self, channel, kind, *, bucket=None):
         super().__init__(channel, None, None)
@@ -111,7 +111,7 @@ def in_one_piece():
 
 
 def right(outcomes):
-    """Whether both found the common ids in the order of an alignment in one piece."""
+    """Check that both found the common ids, in the order of an alignment in one piece."""
     return all(
         np.array_equal(got.rows_N, want.rows_N)
         and got.sizes == want.sizes
@@ -137,7 +137,7 @@ def test_padding_is_small_where_buckets_are_large():
 
 @pytest.mark.parametrize(("others", "binned"), [(10**6, 2.8), (10**7, 13.6)])
 def test_a_label_party_with_few_ids_beside_many_has_so_many_bins(others, binned):
-    """What a label party has that deviates by oblivious transfer, as docs/reference/protocols.md says."""
+    """Return what a label party that deviates gets by oblivious transfer, as docs/reference/protocols.md says."""
     of_bins = Buckets(label_ids=1000, feature_ids=others, per_bucket=262_144)
     assert of_bins.count * 3 * psi_oprf.Shape.of(of_bins).per_region / 1000 == pytest.approx(binned, rel=0.01)
 
@@ -189,7 +189,7 @@ def test_several_feature_parties_in_buckets():
 
 
 def test_lists_have_the_same_sizes_whatever_ids_there_are(way):
-    """Bucket by bucket; places and tags are as many as ids, and as common ones."""
+    """Bucket by bucket: there are as many places and tags as ids, and as common ids."""
 
     class Sizes(Recording):
         def receive(self, kind):
@@ -227,7 +227,7 @@ def test_a_broken_alignment_goes_on_at_the_first_bucket_that_is_not_done(sides, 
 
 
 def test_an_alignment_that_broke_after_its_last_bucket_runs_none_again(sides, way):
-    """The label party dies before it says where the common rows stand."""
+    """The label party dies before it says where the common rows are."""
 
     class Last(Tampering):
         def send(self, message):
@@ -299,7 +299,7 @@ def test_another_table_begins_anew(sides):
 
 
 def test_the_same_ids_in_another_order_go_on(sides, way):
-    """The alignment sorts them first, so another order is the same to the other side, too."""
+    """The alignment sorts them first, so another order is the same for the other side, too."""
     broken(*sides, way)
     sides[0].ids = LABEL[::-1]
     ours, theirs = align(*sides, way)
@@ -311,7 +311,7 @@ def test_the_same_ids_in_another_order_go_on(sides, way):
 def test_an_alignment_goes_on_at_the_first_bucket_of_a_part_of_the_shorter_list(
     tmp_path, monkeypatch, feature_ids, breaks, goes_on
 ):
-    """Else a peer could bring other ids into the rest of the buckets for which a part stands: more than it has room for."""
+    """Otherwise a peer could bring other ids into the remaining buckets of a part: more than it has room for."""
     monkeypatch.setattr(psi_malicious, "BUCKET_IDS", 50 if feature_ids == 400 else 200)
     label = Side(tmp_path, "label", LABEL[:120])
     feature = Side(tmp_path, "feature", [b"%d" % n for n in range(100, 100 + feature_ids)])
@@ -322,11 +322,11 @@ def test_an_alignment_goes_on_at_the_first_bucket_of_a_part_of_the_shorter_list(
     assert f"goes on: {goes_on} of " in label.said[0]
 
 
-# Once both have settled on tags.
+# After both have committed to tags.
 
 
 class At(Tampering):
-    """A channel that is lost before a message goes out for which ``here`` holds, or as soon as one has come for which it does."""
+    """A channel that breaks before it sends a message for which ``here`` holds, or after it has received one."""
 
     def __init__(self, channel, here):
         super().__init__(channel, None, None)
@@ -355,7 +355,7 @@ STEPS = {
 
 
 def dying_at(step, own):
-    """Wrap a party's channel so that it is lost at a step; a coin counts once a commitment to tags has crossed."""
+    """Wrap a party's channel so that it breaks at a step. A coin counts after a commitment to tags has crossed."""
     way, what = STEPS[step]
     if step == "at the places" and own == "feature":
         way = "gets"
@@ -380,7 +380,7 @@ def test_a_side_that_was_killed_while_tags_crossed_goes_on_with_the_same(sides, 
 
 @contextmanager
 def other_tags(role):
-    """Let one role, by the number of its thread, make tags at random for half of its ids: it has chosen its matches."""
+    """Let one role, by the number of its thread, use random tags for half of its ids: it has chosen its matches."""
     tags = psi_malicious._tags
 
     def chosen(side, channel, size, *, leads):
@@ -399,7 +399,7 @@ def other_tags(role):
     ("step", "own"), short_lane_of(itertools.product(("when it has seen tags", "at the places"), ("label", "feature")), 2)
 )
 def test_a_side_that_broke_off_when_it_knew_the_common_ids_cannot_show_other_tags(sides, own, step):
-    """It has seen whom both have, breaks off, and goes on with made-up tags for half of its ids."""
+    """It has seen which ids both have, breaks off, and resumes with made-up tags for half of its ids."""
     align(*sides, "malicious", **{f"{own}_wrap": dying_at(step, own)})
     cheat = {"label": 0, "feature": 1}[own]
     with other_tags(cheat):
@@ -438,11 +438,11 @@ def took_more_ids(side):
 )
 @pytest.mark.parametrize("guarded", [False, True], ids=["both follow the protocol", "the other alone"])
 def test_no_alignment_begins_anew_once_a_side_has_seen_tags(sides, own, loses, guarded, monkeypatch):
-    """Whatever a side claims to have lost: it could bring other ids, now that it knows the common ones."""
+    """This holds whatever a side claims to have lost. It could bring other ids, now that it knows the common ones."""
     align(*sides, "malicious", **{f"{own}_wrap": dying_at("when it has seen tags", own)})
     loser = {"label": 0, "feature": 1}[own]
     loses(sides[loser])
-    if guarded:  # a peer that would go on: it leaves out its own check
+    if guarded:  # a peer that would go on: it omits its own check
         check = buckets._require_whole
 
         def none_of_its_own(channel, **facts):
@@ -471,7 +471,7 @@ def test_no_alignment_begins_anew_once_a_side_has_seen_tags(sides, own, loses, g
 
 @pytest.mark.parametrize("own", ["label", "feature"])
 def test_a_run_that_ended_is_not_aligned_anew(sides, own):
-    """Its buckets are gone by then; a peer that knows the common ids claims to have lost its folder."""
+    """Its buckets are gone by then. A peer that knows the common ids claims to have lost its folder."""
     assert right(align(*sides, "malicious"))
     cheat = {"label": 0, "feature": 1}[own]
     forget_buckets(sides[1 - cheat].folder, notes=False)
@@ -483,7 +483,7 @@ def test_a_run_that_ended_is_not_aligned_anew(sides, own):
 
 @pytest.mark.parametrize("claims", short_lane_of([lost_a_bucket, lost_its_note, lost_everything], 1))
 def test_one_of_several_feature_parties_cannot_choose_its_matches_either(tmp_path, claims):
-    """The label party is lost as it says where the joint rows stand, to the first of two feature parties alone."""
+    """The label party is lost when it says where the joint rows are, and only to the first of two feature parties."""
     label, features = Side(tmp_path, "label", LABEL), [Side(tmp_path, name, FEATURE) for name in ("one", "two")]
 
     def run(wrap=lambda channel: channel):

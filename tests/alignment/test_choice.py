@@ -1,4 +1,4 @@
-"""auto takes what ends sooner, both sides alike, whatever lies between them."""
+"""auto chooses the protocol that ends sooner, the same on both sides, whatever the line is like."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ def test_the_choice_follows_sizes_and_line(label, feature, line, expected):
 
 
 class Slow:
-    """A channel with a delay and a rate, on the label party's way out."""
+    """A channel with a delay and a rate for what the label party sends."""
 
     def __init__(self, channel, *, delay, rate):
         self._channel, self.peer, self._delay, self._rate = channel, channel.peer, delay, rate

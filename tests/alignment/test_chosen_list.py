@@ -1,4 +1,6 @@
-"""A label party that announces few ids beside many, and brings a longer list of people of its choice through the real check."""
+"""A label party that announces few ids, the other side having many, and brings a longer list of chosen people through the real
+check.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from .roles import RNG, in_threads
 
 
 def packed(hashed_N40, shape):
-    """Give a seed, slots, and the rows of as many of these ids as a store of this shape can be made right for."""
+    """Return a seed, slots, and the rows of as many of these ids as a store of this shape can be right for."""
     seed = RNG.bytes(16)
     data_N3, point_N16 = psi_malicious._parts(hashed_N40)
     at = probes(point_N16, shape, seed=seed)
@@ -37,7 +39,7 @@ def packed(hashed_N40, shape):
 
 
 def independent(at, shape):
-    """Give rows whose equations do not depend on each other: elimination of rows as whole numbers."""
+    """Return rows whose equations are independent, by elimination of rows as whole numbers."""
     pivots, rows = {}, []
     for row in range(at.dense_ND.shape[0]):
         equation = int.from_bytes(at.dense_ND[row].tobytes(), "little") << (shape.slots - shape.dense)
@@ -54,7 +56,7 @@ def independent(at, shape):
 
 
 def matches_of(channel, chosen, announced):
-    """Play the label party, which follows the protocol but for its stores; gives which chosen ids it learns to be common."""
+    """Play a label party that follows the protocol except for its stores. Return which chosen ids it learns to be common."""
     send_size(channel, "ids", announced)
     size = channel.receive(Size).rows
     buckets = psi_malicious.buckets_of(announced, size)
@@ -104,7 +106,7 @@ def matches_of(channel, chosen, announced):
 
 
 class LearntEnough(TallystickError):
-    """It has what it wanted, and leaves."""
+    """Leave, with what it wanted."""
 
     def __init__(self, rows):
         super().__init__("gone")
@@ -122,7 +124,7 @@ class LearntEnough(TallystickError):
     ],
 )
 def test_a_chosen_list_is_as_long_as_the_room_for_what_was_announced(announced, others, at_least, record_property):
-    """All chosen ids are common: each one that it learns is right. What is left to it are the spare slots of its stores."""
+    """All chosen ids are common, so each one that it learns is right. It can only use the spare slots of its stores."""
     feature = [b"%d" % n for n in range(others)]
     chosen = feature[: min(others, 6 * announced + 500)]
     ours, theirs = memory_channels("label", "feature", timeout_s=500)

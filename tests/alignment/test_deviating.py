@@ -1,4 +1,4 @@
-"""Peers that do not follow the protocol, as whole implementations: what they are caught at, and what they are not."""
+"""Peers that do not follow the protocol, as whole implementations: which deviations are detected, and which are not."""
 
 from hashlib import blake2b
 
@@ -23,7 +23,7 @@ THEIRS = [*OWN[:20], *(b"theirs-%d" % number for number in range(40))]
 
 
 def label_party(channel, *, places, sole=True):
-    """A label party that claims whatever matches it likes."""
+    """A label party that claims any matches it likes."""
     key = RNG.scalar()
     send_size(channel, "ids", len(OWN))
     count = channel.receive(Size).rows
@@ -99,7 +99,7 @@ def test_with_several_feature_parties_made_up_places_are_caught_by_their_order(p
 
 
 def test_with_several_feature_parties_a_single_made_up_row_is_not_caught():
-    """What remains, as docs/results/deviations.md says: one row alone stands in every order."""
+    """This is not prevented, as docs/results/deviations.md says: a single row is in every order."""
     found = against(lambda channel: label_party(channel, places=lambda *_: np.array([55]), sole=False), one_of_several=True)
     assert len(found) == 1
 
@@ -135,7 +135,7 @@ def test_a_feature_party_that_makes_up_matches_once_it_knows_the_tags_is_caught(
 
 
 def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_unnoticed():
-    """What remains, as docs/results/deviations.md says: the number of matches is proven, not whose they are."""
+    """This is not prevented, as docs/results/deviations.md says: the number of matches is proven, not which rows they are."""
 
     def cheat(channel):
         key = RNG.scalar()
@@ -156,7 +156,7 @@ def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_u
 
 
 def shuffling_label_party(channel, key, *, one):
-    """Returns its tags in another order; of one match alone that order is no trace."""
+    """Return its tags in another order. With only one match that order leaves no trace."""
     send_size(channel, "ids", len(OWN))
     count = channel.receive(Size).rows
     send_list(channel, "label party's blinded ids", multiply(hash_to_group(OWN), key))
@@ -231,12 +231,12 @@ def test_a_union_named_in_another_order_is_refused():
 
 
 def test_a_union_whose_active_side_puts_others_in_place_of_its_own_is_not_caught():
-    """What remains, as docs/results/deviations.md says: the own ids that are still named are those that both have."""
+    """This is not prevented, as docs/results/deviations.md says: the own ids that are still named are common ones."""
     label, feature = memory_channels("bank", "shop", timeout_s=20)
     kept = {}
 
     class Replacing(Tampering):
-        """Of the merged union it leaves what came back as the other's, and swaps the rest for elements of nobody."""
+        """It keeps what came back as the other side's part of the merged union, and replaces the rest by elements of nobody."""
 
         def send(self, message):
             if getattr(message, "of", "") == "returned ids":

@@ -1,4 +1,4 @@
-"""The group against RFC 9496's vectors and against the group's own laws; keys and shuffles against their claims."""
+"""Compare the group with RFC 9496's vectors and with the group's laws; test keys and shuffles."""
 
 import ctypes.util
 import importlib.util
@@ -103,7 +103,7 @@ def rows(*encodings):
 
 
 def group_over(choice):
-    """The module of the group once more, over the libsodium that is asked for."""
+    """Return the group's module, loaded once more, over the given libsodium."""
     spec = importlib.util.spec_from_file_location(f"group_over_{choice}", bundled.__file__)
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -251,7 +251,7 @@ def test_distinct_indices():
 
 
 def test_where_no_folder_takes_the_bundled_library_one_line_says_what_to_do(tmp_path):
-    """No file may grow beyond 64 KiB in this process, as where a disk is full; rbcl unpacks some 2.8 MB."""
+    """In this process no file may grow beyond 64 KiB, as on a full disk; rbcl unpacks some 2.8 MB."""
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "from tallystick.errors import ConfigError\n"

@@ -1,7 +1,7 @@
 """Ids and sizes at the bounds of hashes and tables: every protocol finds what a join of sets in the clear finds.
 
-Ids of no byte, ids that are each a prefix of the next, ids that differ in their last byte alone, and very long ones. Sizes
-beside powers of two, at which tables, networks and stores take another shape.
+Ids are empty, prefixes of each other, different in the last byte alone, or very long. Sizes are next to powers of two, where
+tables, networks and stores change their shape.
 """
 
 from itertools import pairwise
@@ -32,7 +32,7 @@ SIZES = st.sampled_from(EDGES)
 
 
 def overlap(tables):
-    """Count the common ids; gives what both sides learnt."""
+    """Count the common ids. Return what both sides learnt."""
     lines = Lines(NAMES[:2])
     return lines.sent, in_threads(
         lambda: overlap_permuting_side(tables["bank"], lines["bank", "shop"], rng=RNG, terms=OverlapTerms()),
@@ -42,7 +42,7 @@ def overlap(tables):
 
 @st.composite
 def lists_of_ids(draw):
-    """An only list, and lists of each party with a part in common, of one kind of ids, in any order."""
+    """Make one list, and lists of each party with a common part, of one kind of ids, in any order."""
     spell = KINDS[draw(st.sampled_from(list(KINDS)))]
     common, *own = (draw(SIZES) for _ in range(1 + len(NAMES)))
     ends = np.cumsum([common, *own]).tolist()
@@ -55,7 +55,7 @@ def lists_of_ids(draw):
 
 
 def joined(tables, count, *, unites):
-    """The ids that all of the first parties have, or that any has."""
+    """Return the ids that all of the first parties have, or that any has."""
     sets = [set(tables[name]) for name in NAMES[:count]]
     return set.union(*sets) if unites else set.intersection(*sets)
 

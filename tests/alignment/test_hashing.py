@@ -1,4 +1,4 @@
-"""Many short inputs are hashed as each would be alone."""
+"""Many short inputs together get the hashes that each gets alone."""
 
 from hashlib import blake2b
 

@@ -1,4 +1,4 @@
-"""Noise on keys: its distribution, its promise, and the delta of FedSim beside a slow reference."""
+"""Noise on keys: its distribution and its guarantee; FedSim's delta is compared with a slow reference."""
 
 import math
 
@@ -29,7 +29,7 @@ def terms_of(**noise):
 
 
 def spread(rows, x=0.0, y=0.0):
-    """Keys in cells of their own around a place, which all have noise of their own."""
+    """Make keys around a place, each in a cell of its own, so that each has its own noise."""
     numbers_RD = np.full((rows, 2), [x, y])
     numbers_RD[:, 1] += np.arange(rows) * 1e-9
     return SimilarKeys(numbers_RD=numbers_RD)
@@ -37,7 +37,7 @@ def spread(rows, x=0.0, y=0.0):
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 def test_planar_laplace_has_the_radius_and_the_angle_of_its_density(epsilon):
-    """Two tests of 20,000 seeded draws that fail by chance once in 10^4; the grid's share is far below what they can see."""
+    """Two tests of 20,000 seeded draws, which fail by chance once in 10^4. They could not see the grid, which is far smaller."""
     terms = terms_of(keys="planar-laplace", epsilon=epsilon, radius=0.5)
     vectors_R2 = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=20_000), rows=20_000) * GRID * 0.5
     assert kstest(np.linalg.norm(vectors_R2, axis=1), gamma(2, scale=0.5 / epsilon).cdf).pvalue > 1e-4
@@ -45,7 +45,7 @@ def test_planar_laplace_has_the_radius_and_the_angle_of_its_density(epsilon):
 
 
 def test_two_places_at_the_radius_are_within_epsilon_and_twice_the_budget_is_not():
-    """By 40,000 seeded draws a side of how much nearer one of them is; a bound holds with 1 - 1e-7."""
+    """By 40,000 seeded draws on each side, of how much nearer one of them is. A bound holds with 1 - 1e-7."""
     apart = round(1 / GRID)
 
     def bound(epsilon):
@@ -61,7 +61,7 @@ def test_two_places_at_the_radius_are_within_epsilon_and_twice_the_budget_is_not
 
 @pytest.mark.parametrize("epsilon", [10.0, 40.0, 100.0])
 def test_what_one_place_sends_its_neighbour_can_send(epsilon):
-    """The chance of each output for a place at the radius is at least 2^-480, which can be drawn: none is excluded."""
+    """The chance of each output for a place at the radius is at least 2^-480, which can be drawn, so none is excluded."""
     terms = terms_of(keys="planar-laplace", epsilon=epsilon, radius=1.0)
     drawn_R2 = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=5_000), rows=5_000)
     away_R = np.hypot(drawn_R2[:, 0] + round(1 / GRID) + math.sqrt(2), drawn_R2[:, 1])
@@ -70,7 +70,7 @@ def test_what_one_place_sends_its_neighbour_can_send(epsilon):
 
 
 def test_fifty_rows_at_one_place_tell_no_more_than_one():
-    """300 m of noise: the mean of fifty rows is as far away as one of them, over 400 places (within four errors; seeded)."""
+    """With 300 m of noise the mean of fifty rows is as far away as one of them, over 400 places (within four errors; seeded)."""
     metres = 2.0 / 300.0  # epsilon over radius
     terms = terms_of(keys="planar-laplace", epsilon=1.0, radius=1 / metres)
     wide = tuple(each.model_copy(update={"low": -1e6, "high": 1e6}) for each in terms.dimensions)
@@ -100,7 +100,7 @@ def test_gaussian_noise_on_keys_is_calibrated_for_a_rounded_key():
     assert gaussian_delta(1.0, event.noise_multiplier / 2) > 1e-5
     drawn = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=50_000), rows=50_000) * GRID * 0.5
     expected = event.noise_multiplier * 0.5
-    # 100,000 draws: the deviation is within 1 % (four standard errors), and no less than the radius asks for.
+    # 100,000 draws: the deviation is within 1 % (four standard errors), and no less than the radius requires.
     assert drawn.std() == pytest.approx(expected, rel=0.01)
 
 

@@ -1,4 +1,4 @@
-"""The exact K most similar rows, against brute force over every pair."""
+"""Compare the exact K most similar rows with brute force over every pair."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def brute_force(distance_NM, neighbors):
 
 
 def tables(rng):
-    """Two small tables of values on a grid, so that ties and equal rows are common."""
+    """Make two small tables of values on a grid, so that ties and equal rows are common."""
     dimensions = int(rng.integers(1, MAX_TREE_DIMENSIONS + 2))
     grid = int(rng.integers(2, 20))
     return [rng.integers(0, grid, (int(rng.integers(1, 60)), dimensions)) / 7 for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Orders by pairs of words against NumPy's sort of both, where the first words repeat and where they do not."""
+"""Compare orders by pairs of words with NumPy's sort of both, with and without repeated first words."""
 
 import numpy as np
 import pytest

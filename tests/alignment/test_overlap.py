@@ -1,4 +1,4 @@
-"""The size of an overlap: right, by group, withheld or noisy as agreed, and nothing else in either side's view."""
+"""The size of an overlap is right, by group, withheld or noisy as agreed, and neither side's view has anything else."""
 
 import math
 import threading
@@ -93,7 +93,7 @@ def test_who_is_not_to_be_told_learns_no_count():
 
 @pytest.mark.parametrize("groups", [("",), ("a", "b")])
 def test_each_side_learns_the_count_with_the_other_side_s_noise(monkeypatch, groups):
-    """So a side that takes off what it knows is left with noise that it does not know."""
+    """So a side that subtracts what it knows still has noise that it does not know."""
     noise = OverlapNoise(epsilon=1.0, delta=1e-6)
     drawn = {}
     draw = OverlapNoise.draw
@@ -128,7 +128,9 @@ def chances(noise):
 
 @pytest.mark.parametrize("noise", short_lane_of(NOISES, 3), ids=repr)
 def test_noise_is_a_discrete_laplace_number_within_its_bounds(noise):
-    """6,000 draws beside the exact chances: their chi-squared lies 7 deviations above its mean with a chance below 1e-7."""
+    """6,000 draws are compared with the exact chances. Their chi-squared is 7 deviations above its mean with a chance
+    below 1e-7.
+    """
     values, chance = chances(noise)
     rng = SecureRandom(source=np.random.default_rng(5).bytes)
     drawn = np.concatenate([noise.draw(rng) for _ in range(6_000 // noise.groups)])
@@ -141,7 +143,7 @@ def test_noise_is_a_discrete_laplace_number_within_its_bounds(noise):
 
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
 def test_counts_tell_neighbours_apart_by_no_more_than_epsilon_and_delta(noise):
-    """Another id in the place of one moves a count by 1, and where it is of another group it moves two of them.
+    """Replacing one id moves a count by 1, or two counts if the ids have different groups.
 
     Each count has its own noise, so the loss of two counts is the sum of both.
     """
@@ -195,7 +197,7 @@ def test_received_bits_look_random(views, of):
 
 @pytest.mark.unseeded
 def test_a_view_holds_these_lists_and_no_other(views):
-    """It holds for whatever is drawn."""
+    """This holds for any draws."""
     transfers = {"seeds of transfers", "base transfers: the sender's key", "base transfers: the receiver's choices"}
     for side, channel in enumerate(views[0]):
         assert {of for of, at in UNIFORM.items() if at == side} <= set(channel.lists)
@@ -207,7 +209,7 @@ def test_a_view_holds_these_lists_and_no_other(views):
 
 @pytest.mark.unseeded
 def test_the_comparing_side_sees_equal_places_and_groups_in_a_uniform_arrangement(views):
-    """Both as many as the counts say; ranks of either beyond 5.5 standard deviations have a chance below 8e-8."""
+    """Both have as many as the counts say. Ranks of either are beyond 5.5 standard deviations with a chance below 8e-8."""
     (_, comparing), equal_J = views
     group_J = np.frombuffer(comparing.lists["groups of places"], dtype=np.uint8)
     assert Counter(group_J[equal_J].tolist()) == {0: 150, 1: 150}
@@ -219,14 +221,14 @@ def test_the_comparing_side_sees_equal_places_and_groups_in_a_uniform_arrangemen
 
 @pytest.mark.unseeded
 def test_messages_depend_on_sizes_alone(views):
-    """Other ids, of which another number is common, in another order, come in messages of the same kinds and sizes."""
+    """Other ids, with another number of common ones and in another order, give messages of the same kinds and sizes."""
     (ours, theirs), _ = views
     (others, their_others), _ = watched(ids(0, 500)[::-1], ids(490, 1090))
     assert (others.sizes, their_others.sizes) == (ours.sizes, theirs.sizes)
 
 
 def test_the_order_of_a_table_changes_no_message():
-    """With the same draws each side sends the same bytes, whatever the order of its table and of the groups in it."""
+    """With the same draws each side sends the same bytes, whatever the order of its table and of its groups."""
 
     def lists(permuting, comparing):
         channels = tuple(Watching(channel) for channel in memory_channels("permuting", "comparing"))
@@ -240,7 +242,7 @@ def test_the_order_of_a_table_changes_no_message():
 
 
 def cheated(role, kind, change):
-    """Run both, of which one side's messages of a kind are changed; gives the other side's error."""
+    """Run both, and change one side's messages of a kind. Return the other side's error."""
     ours, theirs = memory_channels("permuting", "comparing", timeout_s=5)
     cheat = theirs if role == "comparing" else ours
     send = cheat.send
@@ -250,7 +252,7 @@ def cheated(role, kind, change):
 
 
 def with_groups(chunk, *, group):
-    """Change the groups of places to this one, also of places where nothing stands."""
+    """Set the groups of places to this one, also of empty places."""
     if chunk.of != "groups of places":
         return chunk
     return Chunk(of=chunk.of, rows=Array.of(np.full_like(chunk.rows.numpy(), group)))

@@ -1,4 +1,4 @@
-"""Positions become rows: against a slow reference, and what a peer may not send."""
+"""Positions become rows: compared with a slow reference; and what a peer may not send."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def aligned(rows: list[int]) -> Alignment:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.data())
 def test_both_sides_put_the_rows_of_an_id_side_by_side(ids: list[int], data: st.DataObject) -> None:
-    """What is asserted holds for every order that the operating system's randomness gives: no chance of failing."""
+    """The assertions hold for every order that the operating system's randomness can give, so there is no chance of failing."""
     places = {number: place for place, number in enumerate(dict.fromkeys(ids))}
     id_R = np.array([places[number] for number in ids])
     common = data.draw(st.permutations(range(len(places))).map(lambda order: order[: max(1, len(order) - 1)]))

@@ -1,4 +1,4 @@
-"""Intersection against Python's sets, over memory channels with each role in a thread."""
+"""Compare the intersection with Python's sets, over memory channels with each role in a thread."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ SETS = st.sets(st.binary(max_size=6), min_size=1, max_size=40)
 
 
 def intersect(label_ids, *feature_ids, **options):
-    """Run all roles; gives the label party's outcome and each feature party's (an exception where one was raised)."""
+    """Run all roles. Return the label party's outcome and each feature party's, or the exception that was raised."""
     names = [f"feature{number}" for number in range(len(feature_ids))]
     pairs = [memory_channels("label", name, timeout_s=20) for name in names]
     return in_threads(
@@ -213,7 +213,7 @@ def test_one_feature_party_that_fails_ends_all_the_others():
 
 
 def test_how_many_ids_a_feature_party_announced_is_told_to_no_other():
-    """Only the label party is to know it, also where it refuses so many."""
+    """Only the label party may know it, also if it refuses so many."""
     pairs = [memory_channels("label", name, timeout_s=20) for name in ("club", "shop")]
     ours, club, shop = in_threads(
         lambda: intersect_label_party([b"a"], [mine for mine, _ in pairs], rng=RNG, max_rows=70),

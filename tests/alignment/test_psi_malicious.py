@@ -1,4 +1,4 @@
-"""Intersection against cheaters: plain sets, and peers that deviate in every way that docs/results/deviations.md lists."""
+"""The intersection against cheaters: plain sets, and peers that deviate in every way that docs/results/deviations.md lists."""
 
 import itertools
 
@@ -34,7 +34,7 @@ PLACES = "places of the joint rows"
 
 
 def intersect(label_ids, *feature_ids, label=lambda channel: channel, feature=lambda channel: channel, **options):
-    """Run all roles over channels that may change what they send; gives outcomes, exceptions where they were raised."""
+    """Run all roles over channels that may change what they send. Return outcomes, or the exceptions that were raised."""
     pairs = [memory_channels("label", f"feature{number}", timeout_s=20) for number in range(len(feature_ids))]
     return in_threads(
         lambda: intersect_label_party(label_ids, [label(mine) for mine, _ in pairs], **SECURELY, **options),
@@ -48,7 +48,7 @@ def intersect(label_ids, *feature_ids, label=lambda channel: channel, feature=la
 
 
 class Changing(Tampering):
-    """A channel of a party that changes messages of one kind on the way out; None leaves one out."""
+    """A channel of a party that changes messages of one kind before sending; None leaves a message out."""
 
     def __init__(self, channel, kind, change):
         super().__init__(channel, None, None)
@@ -120,10 +120,11 @@ def test_a_peer_that_takes_the_other_protocol_is_told():
 
 
 def test_a_view_is_as_random_whatever_the_ids():
-    """Bits of all that each side receives, for ids that it has in common and for ids that it has not.
+    """Look at the bits of all that each side receives, for common ids and for others.
 
-    Bound: 6 standard deviations of each bit's mean over the rows; some 12,000 means fail by a chance of 3 in 100,000, and the
-    draws are seeded. Base transfers are group elements, whose top bit is always 0; tags are sorted, so their last bytes count.
+    Bound: 6 standard deviations of each bit's mean over the rows; some 12,000 means fail with a chance of 3 in 100,000, and the
+    draws are seeded. Base transfers are group elements, whose top bit is always 0. Tags are sorted, so only their last bytes
+    count.
     """
     for feature in (FEATURE, [b"other %d" % n for n in range(99)] + LABEL[:1]):
         views = []
@@ -183,7 +184,7 @@ def test_messages_of_another_size_are_refused(sized, size):
 
 @pytest.mark.parametrize("side", ["label", "feature"])
 def test_corrections_that_are_those_of_no_store_are_caught(side):
-    """A bit of each of 60 columns flipped: they pass by a chance of 2^-60."""
+    """A bit of each of 60 columns is flipped. They pass with a chance of 2^-60."""
 
     def flip(rows):
         rows[::2, 0] ^= 1
@@ -222,12 +223,12 @@ def test_another_seed_than_the_stores_only_loses_matches(side):
 
 
 def test_tags_of_ids_that_are_in_no_store_match_nothing():
-    """The feature party stores half of its ids and sends tags of all: it can make those of its own store only."""
+    """The feature party stores half of its ids and sends tags of all: it can only make those of its own store."""
     asked = [b"%d" % n for n in range(100)]
     stored = psi_malicious._stored
 
     def half(hashed, shape, *, rng):
-        # Slots for the first fifty ids; of the others it knows the hashes all the same.
+        # Slots for the first fifty ids; it knows the hashes of the others, too.
         return stored(hashed[:50] if len(hashed) == 100 else hashed, shape, rng=rng)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -385,7 +386,7 @@ def test_base_transfers_on_what_is_no_element_are_refused(element):
 
 
 def test_a_peer_costs_memory_for_one_bucket_however_many_ids_it_claims():
-    """Its store is made room for when its corrections are due, and then for a bucket: some 8 MB, for 50 million ids."""
+    """Room is made for its store when its corrections are due, and only for a bucket: some 8 MB, for 50 million ids."""
     buckets = psi_malicious.buckets_of(50_000_000, 10)
     words = psi_malicious.column_words(psi_malicious.store_shape(buckets, 50_000_000).slots)
     assert words * 8 * COLUMNS < 9 << 20

@@ -1,4 +1,4 @@
-"""Intersection by oblivious transfer against plain sets, and against peers that deviate."""
+"""Compare the intersection by oblivious transfer with plain sets, and test it against peers that deviate."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ LABEL, FEATURE = [b"%d" % n for n in range(60)], [b"%d" % n for n in range(40, 1
 
 
 def intersect(label_ids, *feature_ids, label_rng=RNG, wrap=lambda channel: channel, **options):
-    """Run all roles; gives the label party's outcome and each feature party's (an exception where one was raised)."""
+    """Run all roles. Return the label party's outcome and each feature party's, or the exception that was raised."""
     names = [f"feature{number}" for number in range(len(feature_ids))]
     pairs = [memory_channels("label", name, timeout_s=20) for name in names]
     return in_threads(
@@ -80,14 +80,14 @@ def test_both_protocols_give_the_same_rows_in_the_same_order():
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_neither_side_can_steer_the_key(leads):
-    """Halves that cross in the open let the side that waits choose from as many keys as it hashes; a coin comes too late.
+    """If halves were sent openly, the side that waits could choose from as many keys as it hashes, so there is a commitment.
 
-    The label party has settled on its coin before it sees the other's; the feature party sends its own before it sees one.
+    The label party commits to its coin before it sees the other's; the feature party sends its own before it sees one.
     """
     ours, theirs = memory_channels("label", "feature", timeout_s=20)
 
     class Waiting(Tampering):
-        """Receives what there is to see before it says anything."""
+        """Receive everything before it says anything."""
 
         def send(self, message):
             seen.append(type(message).__name__)
@@ -106,7 +106,7 @@ def test_neither_side_can_steer_the_key(leads):
 
 @pytest.mark.parametrize("security", ["semi-honest", "malicious"])
 def test_a_label_party_that_shows_another_coin_than_it_settled_on_is_refused(security):
-    """It forces bits of the key so: by trying coins once it has seen the feature party's."""
+    """It forces bits of the key by trying coins after it has seen the feature party's."""
 
     class Late(Tampering):
         def send(self, message):
@@ -138,9 +138,9 @@ def test_no_common_id_ends_both():
 
 
 def test_a_view_is_as_random_for_other_ids():
-    """Bits of what each side receives, for ids that it has in common and for ids that it has not.
+    """Look at the bits of what each side receives, for common ids and for others.
 
-    Tolerance: 6 standard deviations of each of 8 x bytes' mean; chance of failing some 10^-6, and the draws are seeded.
+    Tolerance: 6 standard deviations of each of 8 x bytes' mean; the chance of failing is some 10^-6, and the draws are seeded.
     """
     views = []
     for feature in (FEATURE, [b"other %d" % n for n in range(99)] + LABEL[:1]):
@@ -158,7 +158,7 @@ def test_a_view_is_as_random_for_other_ids():
 
 
 def test_the_label_party_learns_no_place_before_it_is_shuffled():
-    """Its matches lie anywhere in the feature party's order: in table order they would be the first 20 of 100."""
+    """Its matches are anywhere in the feature party's order. In table order they would be the first 20 of 100."""
     ours, theirs = memory_channels("label", "feature", timeout_s=20)
     view = Recording(theirs)
     in_threads(
@@ -167,7 +167,7 @@ def test_the_label_party_learns_no_place_before_it_is_shuffled():
     )
     places = view.view["places of the joint rows"]
     assert len(places) == 20
-    assert places.max() >= 40  # by chance of less than 10^-9 not so
+    assert places.max() >= 40  # false by chance of less than 10^-9
 
 
 @pytest.mark.parametrize("moves", [True, False])
@@ -182,7 +182,7 @@ def test_the_label_party_cannot_move_or_make_up_a_match(moves):
 
 
 def test_the_label_party_cannot_claim_a_place_by_an_id_that_it_guesses(monkeypatch):
-    """It knows that the feature party has b"139", not where: a claim stands at another place but by a chance of 1 in 80."""
+    """It knows that the feature party has b"139", but not where: a claim is right with a chance of 1 in 80."""
     keys = []
     monkeypatch.setattr(psi_oprf, "toss", lambda *args, **options: keys.append(toss(*args, **options)) or keys[-1])
 
@@ -193,7 +193,7 @@ def test_the_label_party_cannot_claim_a_place_by_an_id_that_it_guesses(monkeypat
             if isinstance(message, Proof):
                 prints = fingerprints(LABEL[40:])
                 ids = np.concatenate((prints[sorted_order(prints)], fingerprints([b"139"])))
-                assert message.digest == psi_oprf._proof(keys[0], ids[:20])  # it proves what it has in this way
+                assert message.digest == psi_oprf._proof(keys[0], ids[:20])  # its way to prove what it has
                 message = Proof(digest=psi_oprf._proof(keys[0], ids))
             super().send(message)
 
@@ -331,7 +331,7 @@ def test_corrections_of_a_further_region_are_refused():
 
 
 def test_a_region_sent_again_for_the_others_only_loses_matches():
-    """The first region's corrections take the others' places: their secrets are others, so what stands there is not found."""
+    """The first region's corrections replace the others'. Their secrets differ, so the ids there are not found."""
 
     class Repeating(Tampering):
         def send(self, message):
@@ -341,12 +341,13 @@ def test_a_region_sent_again_for_the_others_only_loses_matches():
 
     label, feature = [b"%d" % n for n in range(600)], [b"%d" % n for n in range(500, 700)]
     ours, theirs = intersect(label, feature, wrap=lambda channel: Repeating(channel, "nothing", None))
-    assert 0 < len(ours) == len(theirs) < 100  # half of them stand in the first region; by chance of less than 10^-20 none or all
+    # half of them are in the first region; none or all with a chance of less than 10^-20
+    assert 0 < len(ours) == len(theirs) < 100
     assert [label[row] for row in ours.rows_N] == [feature[row] for row in theirs.rows_N]
 
 
 def test_a_feature_party_that_asks_for_three_ids_at_a_place_is_caught_where_two_are_found():
-    """It has 300 ids for 100 places: of each it sends the output in one region, where the label party's table has some."""
+    """It has 300 ids for 100 places. Of each it sends the output in one region, where some are in the label party's table."""
     asked = [b"%d" % n for n in range(300)]
 
     def run(label_ids):
@@ -374,14 +375,16 @@ def test_a_feature_party_that_asks_for_three_ids_at_a_place_is_caught_where_two_
     caught, _ = run(asked)
     assert isinstance(caught, ProtocolError)
     assert "match an id twice" in str(caught)
-    # One of three at each place: nothing to be caught at, and those are found that stand in that region.
+    # One of three at each place: this cannot be detected, and those are found that are in that region.
     found, told = run(asked[::3])
     assert len(found) == told
     assert 10 < told < 90
 
 
 def test_a_label_party_that_flips_bits_of_corrections_learns_the_choices_and_tests_any_id():
-    """The price of no ``alignment.security: malicious``: 512 ids that it knows to be common, each with one bit flipped."""
+    """The price of not choosing ``alignment.security: malicious``: 512 ids that it knows to be common, each with one
+    bit flipped.
+    """
     generator = np.random.default_rng(3)
     seeds = generator.integers(0, 256, (2, 512, 16), dtype=np.uint8)
     choices = generator.random(512) < 0.5

@@ -1,4 +1,4 @@
-"""A sample that two parties draw alike: the common part of the samples is the sample of the common part."""
+"""A sample that two parties draw alike: the common part of the samples is a sample of the common part."""
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ IDS = st.sets(st.binary(min_size=1, max_size=6), min_size=1, max_size=40)
 
 
 def drawn(ids, salt, share):
-    """The ids of a list that are drawn."""
+    """Return the drawn ids of a list."""
     listed = sorted(ids)
     return {each for each, is_in in zip(listed, is_drawn(Ids.of(listed), salt, share=share), strict=True) if is_in}
 
@@ -39,7 +39,7 @@ def test_a_larger_share_has_all_ids_of_a_smaller_one(ids, salt, one, other):
 
 
 def sides(first, second, *, rows, max_rows=1_000):
-    """Both parties' samples of a protocol in two threads."""
+    """Draw both parties' samples by the protocol in two threads."""
     channels = dict(zip(("bank", "shop"), memory_channels("bank", "shop", timeout_s=20), strict=True))
     ids = {"bank": first, "shop": second}
 
@@ -48,7 +48,7 @@ def sides(first, second, *, rows, max_rows=1_000):
         try:
             return draw_sample(own, channels[name], rows=rows, rng=SecureRandom(), leads=leads, max_rows=max_rows)
         except TallystickError:
-            channels[name].abort("refused")  # as a job does, so that the other side waits no longer
+            channels[name].abort("refused")  # as a job does, so that the other side stops waiting
             raise
 
     return of_each(("bank", "shop"), side)
@@ -67,7 +67,7 @@ def test_both_sides_draw_alike_about_so_many_of_the_smaller_table():
     assert chosen["bank"] & common == chosen["shop"] & common
     # Binomial of 400 by a half: 200 +- 50 is five deviations, a chance below 1e-6 to fall outside
     assert abs(len(chosen["shop"]) - 200) < 50
-    again = sides(first, second, rows=200)  # of 400 ids the same half is drawn twice with a chance of about 2^-400
+    again = sides(first, second, rows=200)  # the same half of 400 ids is drawn twice with a chance of about 2^-400
     assert not np.array_equal(again["shop"].is_in_N, samples["shop"].is_in_N)
 
 

@@ -1,4 +1,4 @@
-"""Linking by similar keys through a helper: over channels, against brute force; bad keys, and a helper that cheats."""
+"""Linking by similar keys through a helper, over channels, compared with brute force; bad keys, and a helper that cheats."""
 
 import math
 import re
@@ -39,7 +39,7 @@ def places(rows, *, seed=1):
 
 
 def link(label_keys, feature_keys, terms, *, of_helper=lambda c: c, of_label=lambda c: c, label_terms=None, scales=None):
-    """All three roles over channels in memory; gives what each returned or raised."""
+    """Run all three roles over channels in memory. Return what each returned or raised."""
     label_feature, feature_label = memory_channels("bank", "shop", timeout_s=3)
     label_helper, helper_label = memory_channels("bank", "helper", timeout_s=3)
     feature_helper, helper_feature = memory_channels("shop", "helper", timeout_s=3)
@@ -53,7 +53,7 @@ def link(label_keys, feature_keys, terms, *, of_helper=lambda c: c, of_label=lam
 
 
 def links_of(label, feature):
-    """Links between the two tables' own rows, {label row: its feature rows in the label party's order}."""
+    """Return links between the two tables' own rows, {label row: its feature rows in the label party's order}."""
     own, other = label.candidates["shop"], feature.candidates["shop"]
     return {
         int(row): [int(other.own_rows[number]) for number in own.numbers_NK[position] if number != PAD]
@@ -104,7 +104,7 @@ def test_text_filters_are_keyed_and_alike_texts_differ_in_few_bits():
 
 
 def brute_force(bank, shop, terms):
-    """Distances of all pairs by true filters, or in the clear, weighted by dimension."""
+    """Return the distances of all pairs by true filters, or in the clear, weighted by dimension."""
     if terms.helper_sees == "clear":
         return block_distance(*(encode_keys(keys, terms, b"") for keys in (bank, shop)), terms, slice(0, len(bank)))
     encoded = [encode_keys(keys, terms.model_copy(update={"helper_sees": "filters"}), SECRET) for keys in (bank, shop)]
@@ -116,7 +116,7 @@ def brute_force(bank, shop, terms):
 
 
 def check_links(label, feature, distance_NM, neighbors):
-    """The K nearest of every row, ties by number, with similarities that are standardised minus distances."""
+    """Return the K nearest of every row, ties by number, with similarities that are standardised negative distances."""
     own, other = label.candidates["shop"], feature.candidates["shop"]
     by_number_NM = distance_NM[label.rows_N][:, other.own_rows]
     order_NK = np.argsort(by_number_NM, axis=1, kind="stable")[:, :neighbors]
@@ -199,7 +199,7 @@ def test_kept_links_are_those_of_highest_noisy_similarity():
 
 @pytest.mark.parametrize("noise", [{}, {"tau": 0.5}])
 def test_of_one_row_a_feature_party_is_told_both_distances_to_the_bit(noise):
-    """Mean and deviation cross: with one row and two links they are its distances, whatever noise is on similarities."""
+    """Mean and deviation cross. With one row and two links they reveal its distances, whatever noise is on similarities."""
     terms = terms_of(neighbors=2, helper_sees="clear", noise={**noise, "resolution": 1e-4} if noise else {})
     row, others = SimilarKeys(numbers_RD=np.array([[103.5, 1.25]])), places(40, seed=2)
     _, feature, _ = link(row, others, terms)
@@ -346,7 +346,7 @@ def test_more_neighbours_than_the_other_side_has_rows_is_said_on_every_side():
     assert "neighbors = 5: shop has 4 rows" in str(label)
     assert isinstance(feature, DataError)
     assert "neighbors = 5: shop has 4 rows" in str(feature)
-    # The helper, which has not been sent a key yet, hears which side and which key of the contract, and that no resuming helps.
+    # The helper, which has no key yet, is told which side and which key of the contract, and that resuming does not help.
     assert isinstance(helper, PeerStopped)
     assert helper.final
     assert "alignment.similarity.neighbors = 5: shop has fewer rows to link to" in str(helper)
@@ -469,7 +469,9 @@ def test_a_helper_whose_scale_is_no_number_is_found():
 
 
 def alike(bank, shop, terms):
-    """How alike all pairs are (N, M): Dice of all filters, weighted by dimension; in the clear what is meant there."""
+    """Return how alike all pairs are (N, M): Dice of all filters, weighted by dimension; in the clear the similarity
+    defined there.
+    """
     distance_NM = brute_force(bank, shop, terms)
     if terms.helper_sees == "clear":
         return 1 - distance_NM / (2 * terms.window + 2.0)
@@ -498,7 +500,8 @@ def test_links_that_are_less_alike_are_left_out(sees, least):
     alike_NM = alike(*sides, terms)
     found = links_of(label, feature)
     numbers = {row: {other for other in others if alike_NM[row, other] >= least - 1e-9} for row, others in every.items()}
-    ties = {row: np.sort(alike_NM[row])[-terms.neighbors] for row in every}  # which of equals are among K depends on numbers
+    # which of equal ones are among the K depends on numbers
+    ties = {row: np.sort(alike_NM[row])[-terms.neighbors] for row in every}
     for row, others in found.items():
         assert all(alike_NM[row, other] >= least - 1e-9 for other in others)
         assert len(others) == len(numbers[row]) == min(terms.neighbors, int((alike_NM[row] >= least - 1e-9).sum()))

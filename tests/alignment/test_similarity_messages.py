@@ -1,4 +1,4 @@
-"""What the other side puts into the messages of a linkage by similarity is checked, and the error names who sent it."""
+"""The other side's messages in a linkage by similarity are checked, and the error names their sender."""
 
 import math
 import tracemalloc
@@ -26,7 +26,7 @@ TITLE = {"name": "title", "kind": "text"}
 
 
 class Replacing:
-    """A channel that sends another message in the place of each of a kind."""
+    """A channel that replaces each message of some kinds."""
 
     def __init__(self, channel, replaced):
         self._channel, self.peer, self._replaced = channel, channel.peer, replaced
@@ -43,7 +43,7 @@ def titles(rows):
 
 
 def link(keys, terms, replaced, *, of_helper=False, scales=None):
-    """All three roles; what shop, or the helper, sends is changed."""
+    """Run all three roles, and change what shop, or the helper, sends."""
 
     def of(channel, *, changed):
         return Replacing(channel, replaced) if changed and replaced is not None else channel
@@ -132,7 +132,7 @@ def test_a_scale_that_distances_can_have_is_taken_whatever_the_helper_sees(helpe
 
 
 def test_an_old_scale_by_which_links_have_no_finite_similarity_is_refused_by_the_helper():
-    """In the clear a contract bounds no distance, so the scale is held against the links themselves."""
+    """In the clear a contract does not bound distances, so the scale is compared with the links themselves."""
     old = {"shop": SimilarityScale(mean=-1e-90, deviation=1e-90, sigma=0.0)}
     helper = link(places(20), terms_of(PLACES, helper_sees="clear"), None, scales=old)[2]
     assert isinstance(helper, ProtocolError)
@@ -142,7 +142,7 @@ def test_an_old_scale_by_which_links_have_no_finite_similarity_is_refused_by_the
 
 @pytest.mark.parametrize("rows", [-1, 0, 4, 10**5 + 1, 50_000_000, 50_000_001, 2**62])
 def test_rows_that_no_contract_allows_cost_the_helper_no_memory(rows):
-    terms = terms_of([*PLACES, TITLE], text_bits=1 << 20)  # 128 KiB a row: 4 GiB are full with 32,768
+    terms = terms_of([*PLACES, TITLE], text_bits=1 << 20)  # 128 KiB a row: 32,768 rows fill 4 GiB
     own, label_helper = memory_channels("helper", "bank", timeout_s=2)
     helper_feature, shop = memory_channels("helper", "shop", timeout_s=2)
     label_helper.send(Scale(mean=0.0, deviation=0.0))
@@ -163,7 +163,7 @@ def test_rows_of_the_label_party_are_bounded_too(rows):
 
 @pytest.mark.parametrize("value", [1e101, -1e308, math.nan, math.inf])
 def test_numbers_in_the_clear_whose_squares_are_infinite_are_refused(value):
-    """By the helper where a peer sends them, by this side before it sends its own."""
+    """The helper checks it when a peer sends it, and this side before it sends its own."""
     keys = SimilarKeys(numbers_RD=np.array([[1.0, 2.0], [value, 1.0]]))
     terms = terms_of(PLACES, helper_sees="clear", neighbors=1)
     if math.isfinite(value):

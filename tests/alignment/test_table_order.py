@@ -1,6 +1,6 @@
-"""No message of an alignment is made from the order of a table: permuting one side's leaves what the others get as it was.
+"""No message of an alignment depends on the order of a table: if one side's is permuted, the others get the same.
 
-Each role draws from a seeded stream. Where a permuted table gives the same bytes in the same messages, whatever the stream, their
+Each role draws from a seeded stream. If a permuted table gives the same bytes in the same messages for any stream, their
 distribution is the same, too. Two attacks on row numbers and on membership, from the feature party's view, are the oracle.
 """
 
@@ -62,7 +62,7 @@ class Overheard:
 
 
 class Lines:
-    """Channels between all of some parties, overheard."""
+    """Make channels between all of some parties, and record what they send."""
 
     def __init__(self, parties):
         self.sent, self._ends = defaultdict(list), {}
@@ -139,7 +139,7 @@ def drawn_table(name):
 
 
 def ids_at(tables, found):
-    """The ids at each party's positions, None where it has none."""
+    """Return the ids at each party's positions, None where it has none."""
     return [
         [tables[name][row] if row >= 0 else None for row in alignment.rows_N]
         for name, alignment in zip(NAMES, found, strict=False)
@@ -166,9 +166,9 @@ def test_a_permuted_table_leaves_every_message_as_it_was(protocol, monkeypatch):
 
 
 class ByRows(SecureRandom):
-    """Draws the permutation that puts the rows of a permuted table as those of another one were put.
+    """Draws the permutation that places the rows of a permuted table like those of the other table.
 
-    A uniform permutation after any other is uniform: so equal messages by these draws mean that their distribution is equal.
+    A uniform permutation after any other is uniform. So equal messages by these draws mean that their distribution is equal.
     """
 
     def __init__(self, source, rows):
@@ -235,7 +235,7 @@ def test_a_permuted_table_leaves_every_message_of_a_linking_by_similar_keys(term
 
 
 def sorted_by_label(rng):
-    """A label party's table sorted by its labels, these, and a feature party's with most of its ids and others."""
+    """Make a label party's table sorted by its labels, these labels, and a feature party's with most of its ids and others."""
     people = rng.permutation(2000)
     label_N = np.sort(rng.random(800) < 0.3)
     own = rng.permutation(np.concatenate((people[:640], people[800:1300])))
@@ -265,7 +265,7 @@ class Both(Recording):
 
 
 def places_by_own_id(label_ids, own_ids):
-    """Where each own common id stands in the label party's list, as an honest feature party works it out of its view."""
+    """Return where each own common id is in the label party's list, as an honest feature party computes it from its view."""
     _DRAWN.clear()
     mine, theirs = memory_channels("bank", "shop", timeout_s=60)
     view = Both(theirs)
@@ -281,14 +281,14 @@ def places_by_own_id(label_ids, own_ids):
 
 
 def test_an_honest_feature_party_cannot_tell_row_numbers_or_labels_by_places():
-    """With 640 ids in common; a table in order gave it every row number, and every label of one sorted by its labels."""
+    """640 ids are common. A table in order gave every row number away, and every label of one sorted by its labels."""
     label_ids, label_N, own_ids = sorted_by_label(np.random.default_rng(5))
     place_of, found = places_by_own_id(label_ids, own_ids)
     row_of = {name: row for row, name in enumerate(label_ids)}
     own_K = np.sort(found.rows_N)
     place_K = np.array([place_of[own] for own in own_K])
     row_K = np.array([row_of[own_ids[own]] for own in own_K])
-    # Deviations of a rank correlation and of an AUC by chance; 5.5 of them have a chance of 4e-8.
+    # Deviations of a rank correlation and of an AUC by chance; beyond 5.5 of them with a chance of 4e-8.
     assert abs(spearmanr(place_K, row_K).statistic) * np.sqrt(len(own_K) - 1) < 5.5
     positives = int(label_N[row_K].sum())
     deviation = np.sqrt((len(own_K) + 1) / (12 * positives * (len(own_K) - positives)))
@@ -299,7 +299,7 @@ def test_an_honest_feature_party_cannot_tell_row_numbers_or_labels_by_places():
 
 
 def test_the_place_of_a_row_beside_others_of_its_id_tells_nothing_of_it():
-    """Two to six rows of each of 600 ids, in order of time, of which the last has the label; a place alone gave AUC 1."""
+    """Two to six rows of each of 600 ids, in order of time, the last of which has the label. The place alone gave an AUC of 1."""
     rng = np.random.default_rng(6)
     id_R = np.sort(rng.permutation(np.repeat(np.arange(600), rng.integers(2, 7, 600))))
     label_R = np.append(id_R[1:] != id_R[:-1], True)
@@ -313,7 +313,7 @@ def test_the_place_of_a_row_beside_others_of_its_id_tells_nothing_of_it():
     within_N = np.arange(len(shop)) - np.repeat(begins_N, count_N)
     labels_N = label_R[bank.rows_N]
     assert labels_N.sum() == 500
-    # At each place of k the one label of an id stands with a chance of 1 / k: chi-square over places, by number of rows.
+    # The one label of an id is at each place of k with a chance of 1 / k: chi-square over places, by number of rows.
     for rows in range(2, 7):
         of_ids = np.repeat(count_N, count_N) == rows
         counted = np.bincount(within_N[of_ids & labels_N], minlength=rows)

@@ -1,4 +1,4 @@
-"""Both union methods against Python's sets, over memory channels with each role in a thread."""
+"""Compare both union methods with Python's sets, over memory channels with each role in a thread."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ METHODS = ["union", "union-with-helper"]
 
 
 def unite(method, label_ids, feature_ids, **options):
-    """Run both parties (and the helper); gives the two parties' outcomes, and the helper's if there is one."""
+    """Run both parties, and the helper if there is one. Return the parties' outcomes, and the helper's."""
     label, feature = memory_channels("label", "feature", timeout_s=20)
     if method == "union":
         return in_threads(
@@ -39,7 +39,7 @@ def unite(method, label_ids, feature_ids, **options):
 
 
 def assert_aligned(ours, theirs, label, feature):
-    """Every id stands at one position, the same for both sides, and every position is somebody's."""
+    """Every id has one position, the same for both sides, and every position belongs to an id."""
     assert len(ours) == len(theirs) == len({*label, *feature})
     at_position = []
     for outcome, table in ((ours, label), (theirs, feature)):
@@ -174,7 +174,7 @@ SHORT_LISTS = [("label", "returned ids"), ("feature", "universal ids")]
 def test_invalid_elements_are_refused_at_every_step(liar, of, element):
     error = error_against(liar, of, with_row(1, element))
     assert of in str(error)
-    # The merged union is shuffled: what was overwritten may be one of the honest side's own ids, which is missed first.
+    # The merged union is shuffled: one of the honest side's own ids may be overwritten, which is noticed first.
     assert "canonical" in str(error) or (of == "merged union" and "left 1 of this side's ids out" in str(error))
 
 
@@ -186,7 +186,7 @@ def test_the_wrong_number_or_kind_of_elements_is_refused_at_every_step(liar, of,
 
 @pytest.mark.parametrize(("liar", "of"), SHORT_LISTS)
 def test_a_tag_that_belongs_to_nobody_is_refused(liar, of):
-    # Of four universal ids the label party holds three, so only changing two of them is sure to hit one of its own.
+    # The label party holds three of four universal ids, so only changing two of them is sure to hit one of its own.
     def change(rows):
         rows = with_row(0, b"x" * 16)(with_row(1, b"y" * 16)(rows))
         return rows[sorted_order(rows)] if of == "universal ids" else rows
@@ -215,7 +215,7 @@ def test_repeated_elements_are_refused(liar, of):
 
 
 def error_against(liar, of, change):
-    """The honest side's ProtocolError, which blames the liar."""
+    """Return the honest side's ProtocolError, which blames the liar."""
     label, feature = memory_channels("label", "feature", timeout_s=20)
     if liar == "label":
         label = Tampering(label, of, change)

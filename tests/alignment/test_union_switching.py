@@ -1,4 +1,4 @@
-"""Union by oblivious switching against plain sets and the union by Diffie-Hellman, and against peers that deviate."""
+"""Compare the union by oblivious switching with plain sets and with Diffie-Hellman, and test it against peers that deviate."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ FEATURE = COMMON + [b"feature only %d" % n for n in range(50)]
 def unite(
     label_ids, feature_ids, *, protocol=BY, label_wrap=lambda channel: channel, feature_wrap=lambda channel: channel, **options
 ):
-    """Run both parties; gives their outcomes."""
+    """Run both parties. Return their outcomes."""
     label, feature = memory_channels("label", "feature", timeout_s=20)
     label_rng, feature_rng = (SecureRandom(source=np.random.default_rng(seed).bytes) for seed in (1, 2))
     return in_threads(
@@ -116,7 +116,7 @@ def changed(row, content):
     ],
 )
 def test_a_merging_side_that_leaves_out_or_mixes_universal_ids_is_caught(change, message):
-    # Of the three universal ids that come first, one is the label party's; all three are changed, and remain in order.
+    # One of the first three universal ids is the label party's; all three are changed, and stay in order.
     def first_three(rows):
         for row, value in enumerate((0, 1, 2)):
             rows = changed(row, bytes(7) + bytes([value]) + bytes(8))(rows) if "out of" in message else rows
@@ -148,7 +148,7 @@ def test_an_id_in_all_of_its_bins_matches_too_often_and_is_caught(monkeypatch):
 
 
 def rows_of_others(rows):
-    """In place of what would be nobody's, a row."""
+    """Send a row instead of what would be nobody's."""
     rows[~rows.any(axis=1)] = np.arange(16)
     return rows
 
@@ -177,7 +177,7 @@ def test_hidden_pseudonyms_that_are_too_many_or_alike_are_refused(monkeypatch, c
 
 
 def test_a_merging_side_that_takes_every_row_learns_which_ids_are_common_unnoticed(monkeypatch):
-    """What remains, as docs/results/deviations.md says."""
+    """This is not prevented, as docs/results/deviations.md says."""
     honest, taken = psu_switching.receive_hidden_rows, []
 
     def everything(channel, transfers, equal_J):
@@ -194,7 +194,7 @@ def test_a_merging_side_that_takes_every_row_learns_which_ids_are_common_unnotic
 
 
 def test_a_merging_side_that_sends_another_list_than_it_keeps_is_not_noticed(monkeypatch):
-    """What remains, as docs/results/deviations.md says: pseudonyms of nobody in place of its own alone move positions."""
+    """This is not prevented, as docs/results/deviations.md says: replacing its own pseudonyms by nobody's moves positions."""
     honest = psu_switching.send_list
 
     def another(channel, of, rows_N16):
@@ -210,7 +210,7 @@ def test_a_merging_side_that_sends_another_list_than_it_keeps_is_not_noticed(mon
 
     def watched(members, others, channel, side):
         own_16, salt = pseudonyms(members, others, channel, side)
-        shown.extend(own_16 if side.label else [])  # those of the other side, which it has to leave as they are
+        shown.extend(own_16 if side.label else [])  # those of the other side, which it cannot change
         return own_16, salt
 
     monkeypatch.setattr(psu_switching, "_pseudonyms", watched)

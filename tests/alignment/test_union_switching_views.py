@@ -1,6 +1,6 @@
-"""What a party sees of a union by oblivious switching, compared with what the simulator of psu_switching.py would show it.
+"""Compare what a party sees of a union by oblivious switching with what the simulator of psu_switching.py would show it.
 
-The sides' tables are laid out as badly as can be: the intersection comes first in both.
+The sides' tables have the worst layout: the intersection comes first in both.
 """
 
 import numpy as np
@@ -30,11 +30,11 @@ PSEUDONYMS = {
 
 
 class Run:
-    """One union, with both views; the label party permutes and the feature party merges.
+    """One union, with both views.
 
-    Both draw from the operating system. A table without a place for an id, or two ids with one hidden row, would end it: each
-    has a chance below 2^-40, hence both together one below 6e-12 over the three runs here. Each test that looks at what was drawn
-    states its own chance beside it; the others hold for whatever is drawn.
+    The label party permutes and the feature party merges. Both draw from the operating system. The run would end if a table had
+    no place for an id, or two ids had one hidden row: each has a chance below 2^-40, hence both together one below 6e-12 over the
+    three runs here. Each test that looks at drawn values states its own chance; the others hold for any draws.
     """
 
     def __init__(self, label=LABEL, feature=FEATURE):
@@ -72,7 +72,7 @@ def runs():
 
 
 def test_a_view_holds_these_lists_and_nothing_else(runs):
-    """It holds for whatever is drawn; that the runs themselves end has the chance that ``Run`` states."""
+    """This holds for any draws. ``Run`` states the chance that the runs themselves end."""
     for run in runs:
         assert set(run.views[0]) == PERMUTES | PSEUDONYMS | {SEEDS}
         assert set(run.views[1]) == MERGES | PSEUDONYMS | {SEEDS}
@@ -80,7 +80,7 @@ def test_a_view_holds_these_lists_and_nothing_else(runs):
 
 
 def test_messages_depend_on_sizes_alone(runs):
-    """Other ids, of which as many are common, come in messages of the same kinds and sizes, whatever is drawn."""
+    """Other ids, with as many common ones, give messages of the same kinds and sizes, whatever is drawn."""
     other = Run([b"%d" % n for n in range(500)], [b"%d" % n for n in range(200, 800)])
     assert other.sizes == runs[0].sizes == runs[1].sizes
 
@@ -100,7 +100,7 @@ def test_two_runs_on_the_same_sets_share_no_pseudonym(runs):
 
 
 def rank_sum(inside):
-    """How far the places of those inside are from random ones, in standard deviations."""
+    """Return how far the places of those inside are from random ones, in standard deviations."""
     inner, outer = int(inside.sum()), int((~inside).sum())
     ranks = np.flatnonzero(inside).sum() - inner * (inner - 1) / 2
     return (ranks - inner * outer / 2) / np.sqrt(inner * outer * (inner + outer + 1) / 12)
@@ -120,14 +120,14 @@ def test_the_merging_side_sees_as_many_equal_places_as_ids_are_common_at_random_
 
 
 def test_positions_do_not_tell_rows(runs):
-    """Correlation of place and row: beyond 5.5 standard deviations with a chance below 8e-8."""
+    """The correlation of place and row is beyond 5.5 standard deviations with a chance below 8e-8."""
     for outcome in (runs[0].ours, runs[0].theirs):
         rows = outcome.rows_N[outcome.rows_N >= 0]
         assert abs(np.corrcoef(rows, np.arange(len(rows)))[0, 1]) * np.sqrt(len(rows) - 1) < 5.5
 
 
 def test_places_of_hidden_pseudonyms_tell_neither_rows_nor_bins(runs):
-    """They stand in an order that the merging side does not know: a correlation beyond 5.5 deviations has a chance of 8e-8."""
+    """They have an order that the merging side does not know: a correlation is beyond 5.5 deviations with a chance of 8e-8."""
     run = runs[0]
     filled = np.flatnonzero(run.hidden_rows.any(axis=1))
     position = {uid.tobytes(): place for place, uid in enumerate(run.ours.uids_N16)}

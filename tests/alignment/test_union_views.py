@@ -1,6 +1,6 @@
-"""What a party sees of a union, compared with what the simulator of alignment/psu.py would show it.
+"""Compare what a party sees of a union with what the simulator of alignment/psu.py would show it.
 
-The sides' tables are laid out as badly as can be: the intersection comes first in both.
+The sides' tables have the worst layout: the intersection comes first in both.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ LISTS += [("feature", of) for of in ("blinded ids", "returned ids", "merged unio
 
 
 class Remembering(SecureRandom):
-    """Draws as the real one and lets the test see the keys."""
+    """Draws as the real one does, and lets the test see the keys."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,7 @@ class Run:
         return [row.tobytes() for row in self.views[name[0]][name[1]]]
 
     def members(self, name):
-        """The id behind each row, which only someone with all keys can tell."""
+        """Return the id behind each row, which only someone with all keys can compute."""
         key, ids = self.lists[name]
         width = self.views[name[0]][name[1]].shape[1]
         names = {row.tobytes()[:width]: member for row, member in zip(multiply(hash_to_group(ids), key), ids, strict=True)}
@@ -74,7 +74,7 @@ def runs():
 
 
 def test_a_view_holds_these_lists_and_nothing_else(runs):
-    """It holds unless two of 800 elements begin with the same 16 bytes: a chance below 1e-32 in each run."""
+    """This holds unless two of 800 elements begin with the same 16 bytes: a chance below 1e-32 in each run."""
     for run in runs:
         assert {(role, of) for role, view in run.views.items() for of in view} == set(run.lists) == set(LISTS)
         for name, (_, ids) in run.lists.items():
@@ -82,7 +82,7 @@ def test_a_view_holds_these_lists_and_nothing_else(runs):
 
 
 def test_two_runs_on_the_same_sets_share_no_element(runs):
-    """Of 4,300 and 4,300 elements two begin with the same 127 bits (the last of 128 is 0) with a chance of 1.1e-31."""
+    """Two of 4,300 and 4,300 elements begin with the same 127 bits (the last of 128 is 0) with a chance of 1.1e-31."""
     rows = [{row[:16] for name in run.lists for row in run.received(name)} for run in runs]
     assert rows[0].isdisjoint(rows[1])
 
@@ -112,7 +112,9 @@ def test_received_elements_look_like_random_group_elements(runs):
 
 @pytest.mark.parametrize("name", LISTS, ids=lambda name: f"{name[1]} seen by {name[0]}")
 def test_order_does_not_tell_members_of_the_intersection(runs, name):
-    """Rank sum of the intersection's places over two runs: beyond 5.5 standard deviations with a chance below 4e-8 per list."""
+    """The rank sum of the intersection's places over two runs is beyond 5.5 standard deviations with a chance below
+    4e-8 per list.
+    """
     common, z = set(COMMON), 0.0
     for run in runs:
         inside = np.array([member in common for member in run.members(name)])
@@ -124,7 +126,9 @@ def test_order_does_not_tell_members_of_the_intersection(runs, name):
 
 @pytest.mark.parametrize("name", LISTS, ids=lambda name: f"{name[1]} seen by {name[0]}")
 def test_order_does_not_tell_the_order_of_the_tables(runs, name):
-    """Spearman correlation of place and table row over two runs: beyond 5.5 standard deviations with a chance below 4e-8."""
+    """The Spearman correlation of place and table row over two runs is beyond 5.5 standard deviations with a chance
+    below 4e-8.
+    """
     _, ids = runs[0].lists[name]
     row_of = {member: row for row, member in enumerate(ids)}
     z = 0.0
@@ -135,7 +139,7 @@ def test_order_does_not_tell_the_order_of_the_tables(runs, name):
 
 
 def test_positions_do_not_tell_rows():
-    """The same statistic on the outcome, with a chance below 1e-7: own rows stand at random positions."""
+    """The same statistic on the outcome, with a chance below 1e-7: own rows have random positions."""
     run = Run()
     for outcome in (run.ours, run.theirs):
         rows = outcome.rows_N[outcome.rows_N >= 0]

@@ -1,4 +1,4 @@
-"""Jobs are tested for what they do and say; how well each attack reads is for tests/attacks."""
+"""Test what jobs do and say. How well each attack reads is tested in tests/attacks."""
 
 import pytest
 from tiny import few_places, one_draw_of_known_rows, seed_system, short_trainings, short_unions
@@ -20,7 +20,7 @@ def _short_attacks():
 
 @pytest.fixture
 def own_trainings(monkeypatch):
-    """What is trained of own columns alone: its rows, the model, the state, and the weights before a refit."""
+    """Collect each training of own columns alone: its rows, the model, the state, and the weights before a refit."""
     found = []
     train_own_columns = train.train_own_columns
 
@@ -42,7 +42,7 @@ def own_trainings(monkeypatch):
 
 @pytest.fixture
 def to_shop(monkeypatch):
-    """Every byte that shop is sent, in order; what the system draws is seeded, so that two runs can be compared."""
+    """Collect all bytes that shop is sent, in order. Draws from the system are seeded, so that two runs can be compared."""
     sent = []
     seed_system(monkeypatch)
     send, abort = MemoryChannel.send, MemoryChannel.abort

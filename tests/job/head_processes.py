@@ -1,4 +1,4 @@
-"""What processes of a head on shares do first. They import this, which loads little: not the tests that start them."""
+"""Functions that processes of a head on shares call first. This module loads little, and none of the tests that start them."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SMALL = (
     (halves, "_AXES_LABEL_PARTY", 128),
     (halves, "_AXES_FEATURE_PARTY", 128),
 )
-"""For tests of anything but what is learnt: few epochs of own columns' network, few features, of which all axes stay."""
+"""Make training short, for tests of anything but accuracy: few epochs of the own network, few features, all axes."""
 
 
 def short_own_network():
@@ -24,13 +24,13 @@ def short_own_network():
 
 
 def short_exploration():
-    """Train the model of own columns beside an exploration for few epochs, too."""
+    """Train the model of own columns, which is compared with an exploration, for few epochs, too."""
     short_own_network()
     contract.SynchronousTraining = partial(contract.SynchronousTraining, epochs=2, folds=1)
 
 
 def die(role, step, after):
-    """Be killed before or after a step of opening scores, as this party."""
+    """Kill this party's process before or after a step of opening scores."""
     short_own_network()
     target = {
         "keep": shared_head.DueScores,
@@ -43,7 +43,7 @@ def die(role, step, after):
     def dying(*arguments, **named):
         if after:
             function(*arguments, **named)
-            time.sleep(2)  # so that what was sent has left
+            time.sleep(2)  # gives the message time to leave
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(target, step, dying)

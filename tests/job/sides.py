@@ -1,4 +1,6 @@
-"""Both parties of a job on disk, a thread each, over channels in memory: for tests of what one is sent over many commands."""
+"""Run both parties of a job on disk, a thread each, over channels in memory: for tests of what a party is sent over
+many commands.
+"""
 
 import shutil
 import threading
@@ -28,7 +30,7 @@ TICKS = 2
 
 
 class Sides:
-    """Both parties on disk under a folder, a thread each, over channels in memory; keeps what shop is sent in each step."""
+    """Both parties on disk under a folder, a thread each, over channels in memory. It keeps what shop is sent in each step."""
 
     def __init__(self, root, patch, frames, **changes):
         values = {"training__epochs": 2, "evaluation__own_columns_baseline": False, "serving": {"ways": ["ahead"]}, **changes}
@@ -67,7 +69,7 @@ class Sides:
         self.with_sessions(side.contract, side.party, work, watcher=side.watcher)
 
     def until_ticked(self, _side, _server, score, *, stopped):
-        """Serve without clients until versions were told some times."""
+        """Serve without clients until the label party has told of versions a few times."""
 
         def watch():
             while sum(kind == "VersionsWanted" for kind, _ in self.sent) < TICKS and not stopped.wait(0.02):
@@ -80,7 +82,7 @@ class Sides:
         del self.sent[ticks[TICKS - 1] + 1 :]  # how many more follow depends on the machine
 
     def step(self, what, work):
-        """Have both do their part; keeps what shop was sent (None where bank called nobody), and gives bank's error."""
+        """Let both do their part. Keep what shop was sent (None if bank called nobody), and return bank's error."""
         to_shop, to_bank = memory_channels("bank", "shop", timeout_s=60)
         self.channels = {"bank": {"shop": to_shop}, "shop": {"bank": to_bank}}
         self.called, self.errors, self.left = set(), {}, set()
@@ -94,7 +96,7 @@ class Sides:
             except TallystickError as error:
                 self.errors[name] = error
             if name == "bank" and name not in self.called:
-                to_bank._inbox.put(b"")  # nobody calls: shop waits no longer
+                to_bank._inbox.put(b"")  # nobody calls, so shop stops waiting
 
         threads = {name: threading.Thread(target=one, args=(name,), name=f"simulate-{name}") for name in PARTIES}
         for thread in threads.values():
@@ -126,7 +128,7 @@ class Sides:
         return self.step("predict", work)
 
     def serve(self, *, keeps=False):
-        """Serve for a while, without what an earlier one kept: others know themselves whether there was one."""
+        """Serve for a while, without what an earlier session kept, because others know anyway whether there was one."""
         for name in () if keeps else PARTIES:
             shutil.rmtree(self.job.home(name) / "runs" / "serving", ignore_errors=True)
 
@@ -147,5 +149,5 @@ class Sides:
             Versions(contract=contract, party=party).roll_back()
 
     def runs(self):
-        """Ids of shop's runs, the newest first."""
+        """Return the ids of shop's runs, the newest first."""
         return [each["run_id"] for each in listed(*files_of(self.job, "shop"))]

@@ -1,4 +1,4 @@
-"""A job that links by place: a field over the map, which the feature parties know at places of their own."""
+"""A job that links rows by place. The label depends on a field over the map, which the feature parties know at other places."""
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ def _field(lon, lat):
 
 
 def tables(parties=PARTIES, *, rows=400, places=80, target="regression", seed=1):
-    """The label is the field where the row is, and a bit of an own column; nobody's columns hold a place."""
+    """Make tables whose label depends on the field at the row's place, and a little on an own column. No column holds a place."""
     rng = np.random.default_rng(seed)
     frames = {}
     for index, name in enumerate(parties):
@@ -40,14 +40,14 @@ def tables(parties=PARTIES, *, rows=400, places=80, target="regression", seed=1)
 
 
 def columns(parties=PARTIES):
-    """What each party's file says of its columns."""
+    """Return what each party's file says of its columns."""
     own = {"keys": PLACE, "units": UNITS, "features": {"numeric": ["x"], "categorical": []}, "label": "y"}
     theirs = {"keys": PLACE, "units": UNITS, "features": {"numeric": ["level", "noise"], "categorical": []}}
     return {name: own if name == parties[0] else theirs for name in parties}
 
 
 def contract_values(parties=PARTIES, *, target="regression", **changes):
-    """A contract for a small job; nested keys are given with a double underscore."""
+    """Return a contract for a small job; nested keys are given with a double underscore."""
     dimension = {"unit": "degree", "low": 0.0, "high": 1.0}
     given = {
         "alignment": {
@@ -71,7 +71,7 @@ def contract_values(parties=PARTIES, *, target="regression", **changes):
 
 
 def lay_out_similar(root, **changes):
-    """The three parties and the helper on disk."""
+    """Lay out the three parties and the helper on disk."""
     parties = (*PARTIES, "helper")
     frames = {**tables(), "helper": pl.DataFrame({"x": [0]})}
     contract = contract_values(**changes)

@@ -1,4 +1,4 @@
-"""What check says of an alignment's cost, against what aligning so many ids sends."""
+"""Compare check's estimate of an alignment's cost with what such an alignment sends."""
 
 import re
 
@@ -29,7 +29,9 @@ def said(contract, ids):
 
 
 def test_a_million_ids_cost_what_they_cost():
-    """81.8 MB of corrections, 3 x 10 bytes for each id, and 4 for each of the half that is common; the trial's ids take 9."""
+    """A real alignment has 81.8 MB of corrections, 30 bytes for each id, and 4 for each common id, which are half. The trial's
+    ids take 9.
+    """
     ids, seconds, megabytes, at_100_mbit = said(contract_of(protocol="oblivious-transfer"), 1_000_000)
     assert ids == 1_000_000
     assert seconds > 0
@@ -39,7 +41,9 @@ def test_a_million_ids_cost_what_they_cost():
 
 @pytest.mark.long
 def test_security_against_cheaters_costs_what_it_costs():
-    """Two stores of some 1.36 slots an id and 80 bytes a slot, and 16 bytes a tag and side: 253 MB were measured of a million."""
+    """A store has some 1.36 slots an id, of 80 bytes; there are two, and 16 bytes of tag an id and side. A million ids
+    took 253 MB.
+    """
     _, seconds, megabytes, _ = said(contract_of(security="malicious"), 1_000_000)
     assert seconds > 0
     assert megabytes == pytest.approx(250, rel=0.1)
@@ -47,7 +51,7 @@ def test_security_against_cheaters_costs_what_it_costs():
 
 @pytest.mark.long
 def test_a_union_costs_what_it_costs():
-    """790 MB were measured of a million; the trial takes all of it to grow like switches, which are two fifths of it."""
+    """A million ids took 790 MB. The estimate lets all of it grow as switches do, which are only two fifths of it."""
     _, seconds, megabytes, _ = said(contract_of(method="union"), 1_000_000)
     assert seconds > 0
     assert megabytes == pytest.approx(790, rel=0.25)

@@ -1,4 +1,6 @@
-"""Jobs whose rows are linked by any of several keys: trained on the rows of a slow join, predicted, resumed, refused by name."""
+"""Jobs whose rows are linked by any of several keys train on the rows of a slow join, predict, resume, and are refused
+by name.
+"""
 
 import msgspec
 import numpy as np
@@ -33,7 +35,7 @@ def contract(**changes):
 
 
 def people(rows=600):
-    """The tiny job's tables: of each person one side may lack the mail or the phone, and the other the other."""
+    """Make the tiny job's tables, in which each side lacks the mail or the phone of some persons."""
     rng = np.random.default_rng(2)
     frames = {}
     for name, frame in tables(PARTIES, rows=rows).items():
@@ -49,7 +51,7 @@ def people(rows=600):
 
 
 def linked(frames):
-    """Persons that a join links, by the key that does it."""
+    """Return the persons that a join links, and by which key."""
     both = frames["bank"].join(frames["shop"], on="person", suffix="_there")
     both = both.with_columns(
         by_mail=pl.col("mail").is_not_null() & pl.col("mail_there").is_not_null(),
@@ -80,7 +82,7 @@ def test_a_run_trains_on_the_rows_that_any_key_links_and_says_by_which(tmp_path)
     console = Console(record=True, width=200)
     show_run(console, msgspec.structs.replace(result, training=None), folder)
     assert f"rows in common by phone: {len(by_phone):,}" in console.export_text(), "what `tallystick align` prints"
-    # both sides split the same people, by the key that linked them
+    # both sides split the same people by the key that linked them
     agreed = parse_contract(values)
     folders = [RunFolder.latest(tmp_path / name, agreed, name) for name in PARTIES]
     rows = [folder.load_alignment()[1] for folder in folders]

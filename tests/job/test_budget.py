@@ -1,4 +1,4 @@
-"""The budget before a run: what it would spend beside what is spent, and a refusal before anybody is told of the run."""
+"""Before a run its cost is shown with what is spent already, and a run over the cap is refused before any peer is called."""
 
 import json
 import math
@@ -75,7 +75,7 @@ def test_spent_this_run_and_the_cap(party_of):
     party = party_of(cap=4.0)
     found = budget_outlook(contract_of(LABEL_DP, release=AUC), party)
     assert (found.spent, found.after, found.cap) == (0.0, 1.5, Cap(epsilon=4.0))
-    assert Ledger(party.privacy.ledger, party="bank").head()[0] == 0  # asking leaves nothing behind
+    assert Ledger(party.privacy.ledger, party="bank").head()[0] == 0  # a look leaves nothing behind
     spend(party, 2.5)
     found = budget_outlook(contract_of(LABEL_DP, release=AUC), party)
     assert (found.spent, found.after, found.fits) == (2.5, 4.0, True)
@@ -133,7 +133,7 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
 
 @pytest.mark.parametrize("entry", [LABEL_DP, GAUSSIAN])
 def test_a_copy_that_goes_on_too_releases_the_same_replaced_labels_and_is_charged_once(party_of, tmp_path, entry):
-    """What a peer sends to either changes no flip. Noise that follows from gradients has no ε for a run, so none is charged."""
+    """What a peer sends changes no flip. Noise that depends on gradients has no ε for a run, so none is charged."""
     party, contract = party_of(), contract_of(entry)
     folder, labels_N = RunFolder.new(tmp_path / "runs", contract, "bank", key=None), torch.tensor([0, 1, 1, 0] * 50)
     defense = RunDefense.of(contract, folder)
@@ -146,20 +146,22 @@ def test_a_copy_that_goes_on_too_releases_the_same_replaced_labels_and_is_charge
         each.defenses.defend_labels(labels_N, 2, random_bytes=key_stream(each.secret, b"labels")) for each in (defense, of_copy)
     )
     assert torch.equal(first, second)
-    assert not torch.equal(first, labels_N)  # all kept: a chance of .731^200, below 1e-27, at an epsilon of 1
+    assert not torch.equal(first, labels_N)  # with epsilon 1 all are kept with a chance of .731^200, below 1e-27
     assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
 
 
 @pytest.mark.parametrize("method", [name for name, each in DEFENSES.items() if each.stage in ("gradients", "penalties")])
 def test_no_defence_of_steps_claims_an_epsilon_for_a_run(method):
-    """Its noise follows from what it hides; charged once per run, a copy that goes on would release other noise uncounted."""
+    """The noise depends on the gradients that it hides. A copy that goes on would release other noise, and only one is
+    charged.
+    """
     defense = DEFENSES[method]
     assert defense(**defense.usual).guarantee().event is None
 
 
 @pytest.mark.parametrize("changed", ["a linked row", "a row without a partner's row", "nothing"])
 def test_a_label_that_was_corrected_before_a_resume_is_seen_at_home(changed, tmp_path, monkeypatch):
-    """Refused after the greeting, it would tell that some label is another one."""
+    """A refusal after the greeting would show that a label has changed."""
     frames = tables(PARTIES, rows=160)
     sides = Sides(tmp_path, monkeypatch, frames, defense=[LABEL_DP], training__checkpoint_every=2, training__batch_size=64)
     assert "stopped here" in str(sides.run(stop_at=3))
@@ -196,7 +198,7 @@ EXACT = {
 
 @pytest.mark.parametrize("use", EXACT)
 def test_under_a_cap_what_depends_on_exact_labels_is_refused_unless_it_is_allowed_by_name(use, party_of, tmp_path):
-    """Also what is spent is far below the cap: no epsilon bounds it."""
+    """It is refused even if far less than the cap is spent, because no epsilon bounds it."""
     contract = parse_contract(contract_values(PARTIES, **EXACT[use]))
     beside = ["gradients"] if use == "importance" else []
     party_of = partial(party_of, weight="weight") if use == "weights" else party_of
@@ -260,7 +262,7 @@ def test_weights_beside_replaced_labels_are_entered_as_not_private_and_stand_in_
 def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_path):
     party, folder = party_of(), RunFolder.new(tmp_path / "runs", contract_of(), "bank", key=None)
     shutil.copy(party.privacy.ledger, tmp_path / "before.sqlite")
-    with pytest.raises(NothingReleased):  # at epsilon 100 the noise is 0 but for a chance below 1e-40
+    with pytest.raises(NothingReleased):  # at epsilon 100 the noise is 0 except with a chance below 1e-40
         release_auc(PrivateRelease(epsilon=100.0), party, folder, torch.zeros(40), torch.zeros(40))
     shutil.copy(tmp_path / "before.sqlite", party.privacy.ledger)
     with pytest.raises(StorageError, match="an older copy of itself"):
@@ -279,7 +281,7 @@ def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job
     assert ledger.not_private() == [training]
     assert training.what.endswith("exact labels")
     assert ledger.total("labels") == released.event.epsilon == 20.0
-    for party in PARTIES:  # and the report says so before it says what was spent
+    for party in PARTIES:  # the report says so before it says what was spent
         (not_private, *_) = again[party].found["not_private"]
         assert "exact labels of the training and validation rows" in not_private
     page = (job.runs("bank")[0] / "report.html").read_text()
@@ -312,7 +314,7 @@ def test_a_ledger_that_is_gone_replaced_or_older_is_refused_before_anybody_is_ca
     done = ledger_command(party, "--create")
     assert done.exit_code == 3
     assert "is gone" in done.stderr
-    lender = load_party(party).model_copy(update={"party": "lender"})  # a contract may name the party otherwise
+    lender = load_party(party).model_copy(update={"party": "lender"})  # another contract may use another name for the party
     with pytest.raises(StorageError, match="is gone"):
         known_ledger(lender)
     path.write_bytes(empty)
@@ -352,7 +354,7 @@ def test_a_ledger_is_made_by_a_command_and_never_by_a_job(lay_out_job):
 
 
 def test_a_run_killed_between_charge_and_note_is_charged_twice_and_never_less(party_of, tmp_path):
-    """Of both notes that a charge leaves in the run folder, the one with what was spent is lost."""
+    """A charge leaves two notes in the run folder. The one that says what was spent gets lost."""
     party, contract = party_of(), contract_of(LABEL_DP)
     folder = RunFolder.new(tmp_path / "runs", contract, "bank", key=None)
     rows = torch.tensor([0, 1, 1, 0])
@@ -381,7 +383,7 @@ def test_a_run_over_the_cap_ends_before_a_peer_is_waited_for(lay_out_job):
 
 
 def test_a_cap_whose_ledger_nobody_names_is_refused_by_check_and_by_a_run(lay_out_job):
-    """In another folder with other runs a new ledger would begin at 0, and the cap with it."""
+    """In another folder with other runs a new ledger, and so the cap, would begin at 0."""
     job = lay_out_job(PARTIES, rows=60, defense=[LABEL_DP])
     files = (job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
     contract, identity = load_contract(files[1]), Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").identity
@@ -404,7 +406,7 @@ def test_a_cap_whose_ledger_nobody_names_is_refused_by_check_and_by_a_run(lay_ou
 
 @pytest.mark.parametrize("command", ["charged", "known_budget", "takes_up"])
 def test_whatever_asks_a_ledger_under_a_cap_wants_its_name(tmp_path, command):
-    """Not `run` alone: promotion, decisions, overlap, the count of scores and noise come through the same doors."""
+    """This holds not only for `run`: promotion, decisions, overlap, counted scores and noise use the same functions."""
     Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank")
     values = {"party": "bank", "table": {"path": "table.csv"}, "runs": "runs", "privacy": {"cap": 1.0}}
     party = parse_party(values, folder=tmp_path, source="bank")

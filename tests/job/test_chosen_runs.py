@@ -1,4 +1,4 @@
-"""Which run a prediction takes its model from, and what sides that hold different ones are told."""
+"""Which run's model scores in a prediction, and what parties with different runs are told."""
 
 import shutil
 from functools import partial
@@ -18,7 +18,7 @@ both = partial(of_each, PARTIES)
 
 
 class Watching(Silent):
-    """Hears phases and words; ends a training early if told to."""
+    """Collects phases and lines, and ends a training early if asked to."""
 
     def __init__(self, *, stops=False):
         self.heard, self._stops, self.steps = [], stops, []
@@ -37,7 +37,7 @@ class Watching(Silent):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Two complete runs on labels that differ, and one that was interrupted in its training."""
+    """Make two complete runs on different labels, and one that was interrupted in its training."""
     values = contract_values(PARTIES, training__epochs=2, evaluation={"bootstrap": 0, "own_columns_baseline": False})
     job = lay_out(tmp_path_factory.mktemp("finished"), PARTIES, values, rows=150)
     table = job.home("bank") / "table.parquet"
@@ -51,12 +51,12 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def job(finished, tmp_path):
-    """A copy of it."""
+    """Return a copy of it."""
     return OnDisk(shutil.copytree(finished.root, tmp_path / "job"), PARTIES)
 
 
 def predicted(job, file, *, chosen=None):
-    """What each side's prediction gives, and what it heard."""
+    """Return each side's prediction, and what it was told."""
     watchers = {name: Watching() for name in PARTIES}
 
     def work(name):
@@ -77,8 +77,9 @@ def test_the_latest_complete_run_or_the_chosen_one_scores_and_says_so(job):
         folders = [path.name for path in job.runs(name)]
         said = f"{folders[2]} was not finished: predicting with the latest complete run, {folders[1]}"
         assert said in watchers[name].heard
-    default = pl.read_csv(job.home("bank") / "default.csv", schema_overrides={"run_id": pl.String})  # which may be digits alone
-    for watcher in watchers.values():  # both see how far the scoring is
+    # it may consist of digits alone
+    default = pl.read_csv(job.home("bank") / "default.csv", schema_overrides={"run_id": pl.String})
+    for watcher in watchers.values():  # both see the progress of scoring
         assert watcher.steps[-1] == ("scoring", default.height, default.height)
     assert default["run_id"].unique().to_list() == [run_id]
     assert stat_mode(job.home("bank") / "default.csv") == 0o600
@@ -130,7 +131,7 @@ def test_sides_with_different_runs_hear_who_has_which_and_what_helps_before_anyt
     shared = own.split("`--run ")[1].split("`")[0]
     assert all("alignment" not in watcher.heard for watcher in watchers.values())
     assert not (job.home("bank") / "mixed.csv").exists()
-    found, _ = predicted(job, "mixed.csv", chosen=dict.fromkeys(PARTIES, shared))  # the advice works
+    found, _ = predicted(job, "mixed.csv", chosen=dict.fromkeys(PARTIES, shared))  # following the advice helps
     assert found["bank"]["run"] == shared
     assert found["shop"]["folder"].endswith(first)
 

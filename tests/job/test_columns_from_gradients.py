@@ -1,4 +1,4 @@
-"""What cut gradients tell of other parties' columns: a seat of the audit for the label party, and one for a feature party."""
+"""What cut gradients show of other parties' columns: the audit attacks both the label party's and a feature party's columns."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ PARTIES = ("bank", "club", "shop")
 
 
 def frames(rows=1600):
-    """The label depends on a column of each party, and all columns are independent: without gradients only the label tells."""
+    """Make tables whose label depends on a column of each party. All columns are independent, so only labels link them."""
     rng = np.random.default_rng(5)
     signal = rng.normal(size=(rows, len(PARTIES)))
     label = (signal @ [1.5, 1.0, 2.0] + rng.normal(size=rows) > 0).astype(int)
@@ -99,7 +99,7 @@ def test_gradients_tell_weights_which_the_audit_measures_and_what_it_does_not_lo
 
 
 def test_no_figure_is_below_what_is_told_without_gradients(tmp_path, monkeypatch):
-    """Behind much noise gradients hide what an attacker has beside them, who leaves them aside then."""
+    """Much noise in gradients would hide what an attacker knows without them, so the attacker leaves the gradients out."""
     seed_system(monkeypatch)
     made = {name: frame for name, frame in frames(800).items() if name != "club"}
     made["bank"] = made["bank"].with_columns(noise=made["bank"]["y"] + 0.3 * made["bank"]["noise"])
@@ -121,7 +121,7 @@ def test_a_folder_is_attacked_again_and_finds_the_same(run):
         again = audit_recorded(path, watcher=Silent()).told
         before = [each for each in result.sections.told if each.party == party]
         assert [(each.by, each.summary) for each in again] == [(each.by, each.summary) for each in before]
-        for each, old in zip(again, before, strict=True):  # in as many threads as there are here
+        for each, old in zip(again, before, strict=True):  # as many threads as there are here
             assert [column.value for column in each.columns] == pytest.approx([column.value for column in old.columns], abs=1e-4)
     assert "Do gradients tell shop of bank" in (path.parent.parent / "bank" / path.name / "report.html").read_text()
 
@@ -141,7 +141,9 @@ def test_what_is_not_sent_or_not_measured_is_said(tmp_path, monkeypatch, changes
 
 
 def planted(seed, *, tells=True, rows=1200):
-    """Gradients p - y times a direction of the units that four columns make active; a quarter of the labels y are replaced."""
+    """Make gradients p - y times a direction, over units that four columns make active. A quarter of the labels y are
+    replaced.
+    """
     source = torch.Generator().manual_seed(seed)
     drawn = partial(torch.randn, generator=source)
     truth_NF = drawn(rows, 4)
@@ -166,7 +168,7 @@ def planted(seed, *, tells=True, rows=1200):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(seed):
-    """Beside a curve for each class, for which a replaced label turns the direction round."""
+    """Beside a curve for each class: a replaced label turns the direction of its row's gradient."""
     step, classes_NC, truth = planted(seed)
     turned_ND = columns_from_gradients._turned(step, classes_NC, None)
     found = columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(
@@ -182,7 +184,7 @@ def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(
 
 
 def test_too_few_rows_for_an_attack_are_named():
-    """No figure stood there, and no reason."""
+    """The report had neither a figure nor a reason there."""
     step, classes_NC, truth = planted(0, rows=30)
     found = columns_from_gradients._rebuilt_columns(
         SimpleNamespace(audit="quick"), "bank", "shop", "shop", step, None, classes_NC, truth
@@ -192,7 +194,7 @@ def test_too_few_rows_for_an_attack_are_named():
 
 
 def test_embeddings_that_are_not_finite_are_named():
-    """They ended the audit with an error of linear algebra."""
+    """These ended the audit with an error of linear algebra."""
     step, classes_NC, truth = planted(0, rows=100)
     own_ND = torch.randn(100, 4)
     own_ND[2] = torch.inf

@@ -1,4 +1,4 @@
-"""Jobs that predict a count: against the rate that made it, a regression by scikit-learn, and the numbers that are written."""
+"""Jobs that predict a count are compared with the rate that made the data and with scikit-learn's regression."""
 
 import json
 
@@ -16,7 +16,7 @@ ROWS = 4000
 
 @pytest.fixture(scope="module")
 def counted():
-    """Tables whose label is Poisson with a rate that both sides' columns make: exp(.4 + .5 x_bank + .5 x_shop)."""
+    """Make tables whose label is Poisson with a rate that both sides' columns determine: exp(.4 + .5 x_bank + .5 x_shop)."""
     frames = tables(PARTIES, rows=ROWS)
     joined = (
         frames["bank"].select("id", "x").join(frames["shop"].select("id", shop="x"), on="id", how="left", maintain_order="left")
@@ -34,9 +34,9 @@ def run(folder, frames, **changes):
 @pytest.mark.long
 @pytest.mark.parametrize("changes", short_lane_of([{}, {"training__gradients": "none"}, {"model__ensemble": 4}], 1), ids=str)
 def test_a_count_is_learnt_about_as_well_as_by_the_model_that_made_it(changes, counted, tmp_path):
-    """The deviance of a Poisson regression by scikit-learn on the joined columns is the bar; 3 % above it at most.
+    """At most 3 % above the deviance of scikit-learn's Poisson regression on the joined columns.
 
-    The label party alone lies 20 % above: it lacks half of what makes the rate.
+    The label party alone is 20 % above it, because it lacks half of what determines the rate.
     """
     from sklearn.linear_model import PoissonRegressor
     from sklearn.metrics import mean_poisson_deviance

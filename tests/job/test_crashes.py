@@ -1,4 +1,4 @@
-"""Either party may be killed at any moment: the other ends soon and says so, and --resume ends with the same weights."""
+"""Either party may be killed at any moment. The other one soon ends and says so, and --resume ends with the same weights."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tallystick.network.addresses import free_port
 
 PARTIES = ("bank", "shop")
-# Large enough for each phase to last while a signal is on its way, small enough for two cores.
+# Large enough that each phase lasts while a signal is on its way, small enough for two cores.
 ROWS = 1_500
 CHANGES = {
     "training__epochs": 3,
@@ -32,7 +32,7 @@ IN_PHASE = {
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The models of a run that nothing happened to."""
+    """Return the models of a run without any trouble."""
     from tiny import contract_values, lay_out
 
     job = lay_out(tmp_path_factory.mktemp("undisturbed"), PARTIES, contract_values(PARTIES, **CHANGES), rows=ROWS)
@@ -68,7 +68,7 @@ def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim,
     assert said.error.startswith(f"error: {victim} "), said.error
     failed = said.found["error"]
     assert failed["peer"] == victim
-    # The victim may be a phase ahead of, or behind, the survivor when the signal arrives.
+    # When the signal arrives, the victim may be a phase ahead of the survivor, or behind it.
     assert failed["phase"] in ("start", *IN_PHASE)
     resumes = failed["phase"] not in ("start", "handshake")
     step = f"; last step both sides committed: {failed['committed']}" if resumes else ""
@@ -125,7 +125,7 @@ def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
 def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
     job = lay_out_job(PARTIES)
     alone = job.start("shop")
-    # Said once; then the seconds are counted.
+    # It is said once. Then the seconds are counted.
     alone.wait_for(lambda event: event.get("what") == "waiting for bank (s)" and 2 <= event["done"] <= event["total"] == 120)
     os.kill(alone.process.pid, signal.SIGTERM)
     assert alone.end(15) == 130
@@ -134,7 +134,7 @@ def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
 
 
 def test_who_waits_for_a_peer_that_never_comes_is_sent_to_look_why(lay_out_job):
-    """One that refuses to begin calls nobody: its own line says why, and to resume would not help."""
+    """A party that refuses to begin calls nobody. Its own line says why, and resuming would not help."""
     alone = lay_out_job(PARTIES, rows=50, network__wait_s=2).start("shop")
     assert alone.end() == 3
     assert "; to go on: see what bank says: if it refused to begin, put that right first; then run both sides" in alone.error
@@ -166,7 +166,7 @@ def test_the_label_party_waits_for_one_feature_party_while_another_dies(lay_out_
 
 @pytest.mark.long
 def test_a_peer_that_ends_while_the_baseline_is_trained_is_not_needed(lay_out_job):
-    """The label party has sent its last message by then: whatever becomes of its peer, it measures to the end."""
+    """The label party has already sent its last message, so it measures to the end whatever its peer does."""
     job = lay_out_job(PARTIES, rows=ROWS, **{**CHANGES, **LASTS, "training__batch_size": 2, "training__epochs": 2})
     running = job.start_all()
     running["bank"].wait_for(lambda event: "baseline" in event.get("say", ""))
@@ -233,10 +233,12 @@ BY_BUCKETS = {
 }
 
 
-@pytest.mark.long  # tests/alignment/test_buckets.py breaks alignments off at each of their steps, in one process
+@pytest.mark.long  # tests/alignment/test_buckets.py interrupts alignments at each of their steps, in one process
 @pytest.mark.parametrize(("victim", "way"), list(itertools.product(PARTIES, ("oblivious-transfer", "malicious"))))
 def test_an_alignment_goes_on_at_the_bucket_in_which_a_party_was_killed(lay_out_job, victim, way):
-    """`tallystick align` in 48 buckets, killed after some ten, both with --resume: the rows of one that nothing happened to."""
+    """`tallystick align` in 48 buckets is killed after about ten, and both sides resume: the rows are those of an
+    undisturbed one.
+    """
     changes, what = BY_BUCKETS[way]
     job = lay_out_job(PARTIES, rows=1_000, **changes, network=CHANGES["network"])
     job.run_all("align")

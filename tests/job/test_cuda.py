@@ -18,7 +18,7 @@ ALL, LABEL, FEATURE = set(PARTIES), {"bank"}, {"shop"}
 
 
 def on(where, theirs):
-    """What the party files say of columns, with these parties on CUDA."""
+    """Return what the party files say of columns, with these parties on CUDA."""
     return {name: {**each, "threads": 1, "device": "cuda" if name in where else "cpu"} for name, each in theirs.items()}
 
 
@@ -34,7 +34,7 @@ def test_a_run_with_audit_and_importance_measures_what_it_measures_on_a_cpu(wher
     here, there = run(set(), **changes), run(where, **changes)
     for model in ("joint", "local_baseline"):
         expected = here.evaluation[model]["auc"]["value"]
-        assert there.evaluation[model]["auc"]["value"] == pytest.approx(expected, abs=0.01)  # sums in another order
+        assert there.evaluation[model]["auc"]["value"] == pytest.approx(expected, abs=0.01)  # sums are in another order
     assert there.sections.leakage is not None
     assert there.sections.features
 

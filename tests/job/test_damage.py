@@ -1,4 +1,4 @@
-"""Damaged run folders: nothing damaged is used, it is named, and the run goes on from what both sides still have."""
+"""Damaged run folders: no damaged file is used, each is named, and the run goes on from what both sides still have."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ PARTIES = ("bank", "shop")
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A job that has run, with two checkpoints within its last epoch and at its end."""
+    """Make a job that has run, with two checkpoints within its last epoch and one at its end."""
     values = contract_values(PARTIES, evaluation={"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False})
     job = lay_out(tmp_path_factory.mktemp("finished"), PARTIES, values, rows=400)
     job.run_all()
@@ -24,7 +24,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def job(finished, tmp_path):
-    """A copy of it, to be damaged; ends all processes."""
+    """Return a copy of it, to be damaged. End all processes."""
     shutil.copytree(finished.root, tmp_path / "job")
     copy = OnDisk(tmp_path / "job", PARTIES)
     address = f"127.0.0.1:{free_port()}"
@@ -162,7 +162,7 @@ def test_a_run_folder_that_is_removed_in_training_ends_the_run_and_stays_away(la
     running = job.start_all()
     running["shop"].wait_for(lambda event: event.get("what") == "training")
     run = folder(job, "shop")
-    shutil.rmtree(run.rename(job.root / "gone"))  # at once: piece by piece races with what is written
+    shutil.rmtree(run.rename(job.root / "gone"))  # all at once, because files may still be written during the copy
     assert running["shop"].end() == 3
     assert "its folder is gone, removed while it was in use" in running["shop"].error
     assert not run.exists()

@@ -1,4 +1,4 @@
-"""The default network and training on every way of linking rows: embedded numbers, AdamW on a cosine, averaged weights."""
+"""Train the default network with every way of linking rows: embedded numbers, AdamW with a cosine schedule, averaged weights."""
 
 import pytest
 import similar
@@ -31,7 +31,7 @@ def test_linking_by_similar_keys_pays_by_the_defaults(monkeypatch):
 
 
 def _check(result):
-    """What the defaults are is told: a default that changed would make this a test of something else."""
+    """Pin the defaults, because the tests below would silently test something else if one changed."""
     notes = " ".join(result.data.notes)
     assert "piecewise-linear embeddings" in notes
     assert "training.batch_size = auto" in notes

@@ -1,4 +1,4 @@
-"""The table of disclosures against the wire: every field of every message stands in it, and all that crosses in a run is said."""
+"""Compare the table of disclosures with what crosses: every field of every message is in it, and a run names all that crossed."""
 
 import asyncio
 import importlib
@@ -55,7 +55,7 @@ CASES = {
 
 
 def message_types():
-    """Every message of the library, by its name."""
+    """Return every message type of the library, by its name."""
     for module in pkgutil.walk_packages(tallystick.__path__, "tallystick."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -81,7 +81,7 @@ def test_every_field_of_every_message_stands_in_the_table_and_no_other():
 
 @pytest.fixture
 def crossed(monkeypatch):
-    """The types of messages that each party receives."""
+    """Return the types of messages that each party receives."""
     received, send = defaultdict(set), MemoryChannel.send
 
     def noted(channel, message):
@@ -93,13 +93,13 @@ def crossed(monkeypatch):
 
 
 def rows_of(name):
-    """The rows of the table that a message type crosses by in a run: later commands have rows of their own."""
+    """Return the rows of the table under which a message type crosses in a run. Later commands have rows of their own."""
     run = [row for row in DISCLOSURES if row not in SERVING]
     return [row for row in run if any(field.split(".")[0] == name for field in row.fields)]
 
 
 def check_said(contract, received, result):
-    """Each type that crossed is said before the run by a row of its own, and after it in what was learnt."""
+    """Each type that crossed is announced before the run by a row of its own, and named after it in what was learnt."""
     lines = disclosure_lines(contract, own_columns=None)
     for name in set().union(*received.values()):
         said = [line for row in rows_of(name) for line in row.sentences(contract)]
@@ -128,7 +128,7 @@ def test_what_crosses_when_rows_are_linked_is_said(crossed):
 
 
 class Served(Sides):
-    """Both sides on disk, which serve until a client has asked for a row, and the label party has told of versions."""
+    """Let both sides serve on disk until a client has asked for a row and the label party has told of versions."""
 
     def __init__(self, root, patch, frames, **changes):
         super().__init__(root, patch, frames, **changes)
@@ -138,7 +138,7 @@ class Served(Sides):
         if self.asks == "shop":
             shutil.copy(self.job.home("bank") / "tokens", self.job.home("shop"))
         if contract.serving is not None:
-            self.job.change(self.asks, serving={**self.options, "deadline_ms": 60_000.0})  # on a busy machine, too
+            self.job.change(self.asks, serving={**self.options, "deadline_ms": 60_000.0})  # enough for a busy machine
         for module in (online_label_party, feature_party_asks):
             patch.setattr(module, "answer_clients", self.with_a_client)
 
@@ -185,7 +185,7 @@ LATER = {
 
 @pytest.mark.parametrize("case", LATER)
 def test_what_crosses_when_rows_are_scored_is_said_before(case, tmp_path, monkeypatch):
-    """Each field that crosses has a row whose sentences `check` shows: of the command, of its handshake or of its alignment."""
+    """Each field that crosses has a row whose sentences `check` shows, for the command, its handshake or its alignment."""
     sides = Served(tmp_path, monkeypatch, GIVEN, **{"training__epochs": 1, "serving": None, **LATER[case]})
     if case == "serve by embedding":
         sides.job.change("bank", features={"numeric": [], "categorical": []})

@@ -1,4 +1,6 @@
-"""What noisy embeddings cost: ledger, audit and page have one count, that of what crossed; and caps hold before anything does."""
+"""The cost of noisy embeddings: ledger, audit and page count what crossed, with the same result, and caps hold before anything
+crosses.
+"""
 
 import shutil
 from collections import Counter
@@ -33,7 +35,7 @@ NOISE = {"method": "gaussian-embeddings", "epsilon": EPSILON, "delta": DELTA, "c
 
 
 class Watched(torch.nn.Module):
-    """A bottom model that notes which rows it embeds: their numbers tell them apart."""
+    """A bottom model that records which rows it embeds, by numbers that differ between rows."""
 
     width = 4
 
@@ -48,10 +50,10 @@ class Watched(torch.nn.Module):
 
 
 def sent_rows(monkeypatch, bottom):
-    """Count how often each row's embedding crosses: a message holds what was embedded last."""
+    """Count how often each row's embedding crosses. A message holds what was embedded last."""
     crossed = Counter()
     send = MemoryChannel.send
-    monkeypatch.setattr(feature_defense, "LEAST_TOGETHER", 0)  # what fills a small batch up is embedded, and never sent
+    monkeypatch.setattr(feature_defense, "LEAST_TOGETHER", 0)  # rows that fill up a small batch are embedded and not sent
 
     def counted(channel, message):
         if isinstance(message, CutEmbedding) and channel.peer == "bank":
@@ -66,9 +68,9 @@ def sent_rows(monkeypatch, bottom):
 
 
 RUNS = {
-    "an epoch": ({"training__epochs": 1}, 2),  # a validation row: the epoch's end, and once more to measure columns
+    "an epoch": ({"training__epochs": 1}, 2),  # a validation row crosses at the epoch's end, and once more to measure columns
     "stopped early": ({"training__epochs": 9, "training__patience": 1, "training__learning_rate": 1e-9}, None),
-    # A validation row: three epochs' ends, an epoch of the refit for each up to the best one, and once more to measure columns.
+    # A validation row: at the ends of three epochs, in each epoch of the refit, and once more to measure columns.
     "a refit": ({"training__epochs": 3, "training__refit": True}, None),
     "joint epochs before and a pass": ({"unaligned": {"method": "heuristic", "joint_epochs": 4}, "training__epochs": 2}, 7),
     "a pass for a regression": ({"unaligned": {"method": "regressor", "epochs": 1}, "training__epochs": 1}, 3),
@@ -80,7 +82,7 @@ RUNS = {
 
 @pytest.mark.parametrize(("changes", "most"), short_lane_of(RUNS.values(), 3), ids=RUNS)
 def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_path, monkeypatch):
-    """The oracle counts, at the channel, the messages that each row's embedding is in."""
+    """The oracle counts, at the channel, the messages that contain each row's embedding."""
     bottom = Watched()
     crossed = sent_rows(monkeypatch, bottom)
     contract = contract_values(PARTIES, audit="quick", defense=[NOISE], evaluation__importance={}, **changes)
@@ -96,12 +98,14 @@ def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_
     assert (audit.epsilon, audit.releases) == (pytest.approx(truth, rel=1e-12), most)
     assert f"ε = {truth:.3g} (δ = 1e-06) bounds" in (folder / "report.html").read_text()
     charge, *rest = ledger.entries()
-    assert charge.event.releases - sum(each.event.releases for each in rest) == most  # what early stopping left out
+    assert charge.event.releases - sum(each.event.releases for each in rest) == most  # epochs that early stopping left out
     assert bool(rest) == (charge.event.releases > most)
 
 
 def test_seven_releases_of_epsilon_one_cost_what_seven_do():
-    """Those of "joint epochs before and a pass": a ledger that knew of the two epochs behind them said 1.45, the audit 2.65."""
+    """The schedule is "joint epochs before and a pass". With a ledger that missed two epochs the ledger said 1.45, the
+    audit 2.65.
+    """
     noise = GaussianEmbeddings(epsilon=1.0, delta=DELTA, clip=1.0)
     assert [round(noise.over(count), 2) for count in (2, 6, 7)] == [1.45, 2.65, 2.89]
 
@@ -112,7 +116,7 @@ def party_of(folder, **privacy):
 
 
 def charge_of(folder, *, number=1, method="intersection", **privacy):
-    """The charge of a run, as a process has it that begins the run or goes on with it."""
+    """Return the charge of a run, as computed by a process that begins the run or resumes it."""
     party = party_of(folder, **privacy)
     contract = parse_contract(contract_values(PARTIES, name=f"run-{number}", defense=[NOISE], alignment__method=method))
     if not party.privacy.ledger.exists():
@@ -124,7 +128,7 @@ def charge_of(folder, *, number=1, method="intersection", **privacy):
 
 
 def releases(folder):
-    """What the ledger's total stands for, in releases."""
+    """Return how many releases the ledger's total stands for."""
     ledger = Ledger(folder / "privacy-ledger.sqlite", party="shop")
     events = [entry.event for entry in ledger.entries("customers-embeddings")]
     return sum(-each.releases if isinstance(each, UnsentGaussianDP) else each.releases for each in events)
@@ -141,13 +145,15 @@ def test_what_is_reserved_is_charged_first_and_what_was_not_sent_taken_back(tmp_
     charge.settle()
     assert releases(tmp_path) == 1
     charge("prediction")
-    assert releases(tmp_path) == 2  # a row that is scored may be one of training
+    assert releases(tmp_path) == 2  # a scored row may be a training row
     charge("test", 3)
     assert (releases(tmp_path), sent_by(charge.folder).most) == (4, 4)
 
 
 def test_a_killed_run_keeps_what_it_reserved_and_pays_for_what_it_sends_again(tmp_path):
-    """Killed in its second epoch of two, which the resumed run sends again; after a new alignment parts are other rows."""
+    """It is killed in its second epoch of two, which the resumed run sends again. After a new alignment the parts have
+    other rows.
+    """
     charge_of(tmp_path).reserve(Sent(training=2))
     charge_of(tmp_path)("training")
     charge_of(tmp_path)("training")
@@ -161,7 +167,7 @@ def test_a_killed_run_keeps_what_it_reserved_and_pays_for_what_it_sends_again(tm
 
 
 def copied(charge):
-    """The charge of a copy of the run's folder, made now."""
+    """Return the charge of a copy of the run's folder that is made now."""
     path = charge.folder.path.with_name(f"{charge.folder.path.name}-copy")
     shutil.copytree(charge.folder.path, path)
     return replace(charge, folder=RunFolder.open(path))
@@ -169,7 +175,9 @@ def copied(charge):
 
 @pytest.mark.parametrize("first", ["the copy", "the original"])
 def test_a_copy_of_a_folder_that_goes_on_too_is_charged_for_its_own_noise(tmp_path, first):
-    """Two trainings of four epochs; the first is common, and the other three may send other embeddings, and so other noise."""
+    """There are two trainings of four epochs. The first epoch is common; the other three may have other embeddings and so other
+    noise.
+    """
     original = charge_of(tmp_path)
     original.reserve(Sent(training=4))
     original("training")
@@ -294,7 +302,7 @@ def test_a_prediction_is_one_more_release_and_refused_over_the_cap(lay_out_job):
 
 
 class Closed(torch.nn.Module):
-    """A bottom model whose units are closed for every row, whatever its weights: all embeddings are 0."""
+    """A bottom model whose units are closed for every row, whatever its weights are: all embeddings are 0."""
 
     width = 4
 
@@ -308,7 +316,9 @@ class Closed(torch.nn.Module):
 
 @pytest.mark.parametrize("changes", [{}, {"unaligned": {"method": "regressor", "epochs": 1}}], ids=["training", "a pass before"])
 def test_no_two_models_embeddings_have_the_same_noise(changes, tmp_path, monkeypatch):
-    """Else a row shows past any noise that two models embed it alike: closed units do, and clipping where one alone is open."""
+    """Otherwise equal embeddings of a row by two models would show despite any noise: with closed units, or with clipping of one
+    unit.
+    """
     sent, send = [], MemoryChannel.send
 
     def kept(channel, message):
@@ -333,7 +343,9 @@ NAMED = {
 
 @pytest.mark.parametrize("changes", NAMED.values(), ids=NAMED)
 def test_each_name_of_weights_is_of_one_model(changes, tmp_path, monkeypatch):
-    """Else what two models embed alike has the same noise, and shows: rows that validate cross by weights before a refit, too."""
+    """Otherwise equal embeddings by two models would have the same noise. Validation rows also cross with weights
+    before a refit.
+    """
     of_name, forward = {}, DefendedBottom.forward
 
     def watched(bottom, features):
@@ -349,7 +361,7 @@ def test_each_name_of_weights_is_of_one_model(changes, tmp_path, monkeypatch):
 
 
 def test_trials_of_a_search_share_their_start_and_no_noise(tmp_path):
-    """Steps of two trials have the same numbers, and after the first one other weights."""
+    """The steps of two trials have the same numbers, but other weights after the first step."""
     contract = parse_contract(contract_values(PARTIES, defense=[NOISE]))
     folder, made = RunFolder.new(tmp_path, contract, "shop", key=None), Architecture.of(contract, "shop")
     folders = [folder, *(folder.trial(number) for number in (1, 2))]

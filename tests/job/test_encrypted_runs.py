@@ -1,4 +1,4 @@
-"""Run folders that are encrypted at rest: the same results, nothing to read on the disk, and one line for what does not fit."""
+"""Encrypted run folders: the same results, nothing readable on the disk, and one line for each file that does not fit."""
 
 import json
 import re
@@ -31,7 +31,7 @@ PLAIN = {"origin.json", "contract.json", "format", "lock", "run.log"}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of two parties, each with a key of its own in a file."""
+    """Make a run of two parties, each with its own key in a file."""
     changes = {"audit": "quick", "training__epochs": 1, "evaluation": {"own_columns_baseline": False, "bootstrap": 0}}
     job = lay_out(tmp_path_factory.mktemp("encrypted"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for name in PARTIES:
@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def job(trained, tmp_path):
-    """A copy of it, to change."""
+    """Return a copy of it, to be changed."""
     for name in PARTIES:
         shutil.copytree(trained.home(name), tmp_path / "homes" / name)
     return OnDisk(tmp_path / "homes", PARTIES)
@@ -81,7 +81,7 @@ def test_nothing_of_a_run_can_be_read_without_the_key_and_all_of_it_with(job, tm
         assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
         assert (opened / "report.html").read_text().lstrip().startswith("<!")
         assert json.loads((opened / "result.json").read_bytes())["party"] == name
-        RunFolder.open(opened).check(trained=True)  # an audit, a comparison and an export take it
+        RunFolder.open(opened).check(trained=True)  # an audit, a comparison and an export can read it
 
 
 def test_answers_of_a_server_are_encrypted_line_by_line_and_decrypted_with_the_rest(job, tmp_path):
@@ -154,7 +154,7 @@ def test_a_file_that_was_changed_swapped_or_laid_open_is_named(job):
 
 
 def test_a_folder_that_lies_open_is_refused_where_a_key_is_named_unless_it_is_listed(job, tmp_path):
-    """A forged one has all that a plain one has: seals are no secret."""
+    """A forged folder has everything that a plain one has, because seals are not secret."""
     home, (folder,) = job.home("bank"), job.runs("bank")
     plain = tmp_path / folder.name
     party = home / "party.yaml"
@@ -212,7 +212,7 @@ def test_decrypt_leaves_out_what_a_kill_left(job, tmp_path):
 
 @pytest.fixture(scope="module")
 def twice(trained, tmp_path_factory):
-    """The same job, with a second run of each party."""
+    """Make the same job, with a second run of each party."""
     root = tmp_path_factory.mktemp("twice")
     for name in PARTIES:
         shutil.copytree(trained.home(name), root / name)
@@ -222,7 +222,7 @@ def twice(trained, tmp_path_factory):
 
 
 def read_whole(folder, key):
-    """Read each file of a run folder as the product does, those that no command reads as `decrypt` does."""
+    """Read each file of a run folder as the product does; read files that no command reads as `decrypt` does."""
     run = RunFolder.open(folder, key=key)
     run.check(trained=True)
     for path in sorted(folder.rglob("*")):
@@ -234,7 +234,7 @@ def read_whole(folder, key):
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_no_file_of_another_run_or_party_no_part_of_one_and_no_other_name_is_taken(twice, party, tmp_path):
-    """Whoever has the disk, and not the key, moves files between two runs of one party, cuts them short and renames them."""
+    """Someone who has the disk, but not the key, moves files between two runs of a party, cuts them short and renames them."""
     own, other = twice.runs(party)
     partner = twice.runs(next(name for name in PARTIES if name != party))[0]
     key = load_party(twice.home(party) / "party.yaml").run_key
@@ -281,7 +281,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_another_contract_beside_encrypted_files_is_named_and_not_used(job, use):
-    """It lies open; by promotion.epsilon, say, a decision would be sent without its noise."""
+    """This file is not encrypted. With another promotion.epsilon, for example, a decision would be sent without its noise."""
     contract, party = files_of(job, "bank")
     folder = RunFolder.latest(party.runs, contract, "bank", key=party.run_key)
     assert folder.contract() == contract
@@ -297,7 +297,7 @@ def test_another_contract_beside_encrypted_files_is_named_and_not_used(job, use)
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_a_folder_with_another_run_s_origin_is_no_run(twice, party, tmp_path):
-    """The origin has the proof of the same key, and names another run: no file is that run's."""
+    """The origin has the proof of the same key but names another run, to which no file belongs."""
     own, other = twice.runs(party)
     key = load_party(twice.home(party) / "party.yaml").run_key
     work = tmp_path / own.name

@@ -1,4 +1,4 @@
-"""Jobs with an ensemble above the cut: what is trained, what crosses, on an intersection and on a union."""
+"""Jobs with an ensemble above the cut: what is trained and what crosses, on an intersection and on a union."""
 
 import pytest
 from safetensors.torch import load_file
@@ -23,7 +23,7 @@ def crossed(result):
 
 @pytest.mark.parametrize("target", ["binary", "regression"])
 def test_no_byte_more_crosses_than_with_a_single_network(target, tmp_path):
-    """The time that an epoch took is in no message, so the counts are the same."""
+    """No message contains the time that an epoch took, so the counts are equal."""
     changes = {"target": {"type": target}, "training__epochs": 3}
     (single, one), (several, many) = (run(tmp_path / str(members), model__ensemble=members, **changes) for members in (1, 3))
     assert crossed(single) == crossed(several)

@@ -1,4 +1,4 @@
-"""`tallystick forget`: nothing by row stays, and a retraining has the bits of one that never had the person."""
+"""`tallystick forget`: nothing of a row stays, and a new training has the bits of one that never had the person."""
 
 import json
 import re
@@ -67,12 +67,12 @@ MADE_OF_ALL_ROWS = (
     *("charge-taken-up.json", "embeddings-sent.json", "release.json", "order of an id's rows.json", f"{ERASED}.json"),
     *("starting-point.safetensors", "own-network.safetensors", "own-network-spread.safetensors"),
 )
-"""Files that hold statistics, weights, counts or secrets; the last ones are drawn anew by no erasure, for they hold no row."""
+"""Files with statistics, weights, counts or secrets. Erasure does not draw the last ones anew, because they hold no row."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run with an audit, own columns alone and a baseline, whose folders are encrypted at one side."""
+    """Make a run with an audit, a model of own columns and a baseline. One side's folders are encrypted."""
     changes = {"audit": "quick", "training__epochs": 1, "evaluation": {"own_columns_baseline": True, "bootstrap": 0}}
     changes |= {"unaligned": {"method": "warm-start"}}
     job = lay_out(tmp_path_factory.mktemp("erased"), PARTIES, contract_values(PARTIES, **changes), rows=150)
@@ -84,7 +84,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def job(trained, tmp_path):
-    """A copy of it, to change."""
+    """Return a copy of it, to be changed."""
     return OnDisk(shutil.copytree(trained.root, tmp_path / "job"), PARTIES)
 
 
@@ -137,7 +137,7 @@ def test_what_is_done_and_said_is_the_same_for_a_person_who_was_never_known(trai
         assert key not in done.output
         (folder,) = job.runs("bank")
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        # The header's order is drawn anew at each writing of safetensors
+        # safetensors orders its header anew each time
         left.append(files | {ALIGNMENT: len(files[ALIGNMENT])})
     assert said[0] == said[1]
     assert left[0] == left[1]
@@ -191,7 +191,7 @@ def test_the_run_predicts_as_before_and_nothing_takes_up_its_rows(job, tmp_path)
 def test_a_retraining_without_the_row_has_the_bits_of_one_that_never_had_it(tmp_path):
     contract = contract_values(PARTIES, training__epochs=1)
     frames = tables(PARTIES, rows=300)
-    persons = sorted(set(frames["bank"]["id"]) & set(frames["shop"]["id"]))[:20]  # of which some are for training
+    persons = sorted(set(frames["bank"]["id"]) & set(frames["shop"]["id"]))[:20]  # some of them are training rows
     without = {name: frame.filter(~pl.col("id").is_in(persons)) for name, frame in frames.items()}
 
     def train(folder, rows):
@@ -215,9 +215,9 @@ NAMES = [
 
 @pytest.mark.parametrize("keys", short_lane_of(["places", "texts"], 1))
 def test_a_linkage_by_similarity_shows_no_row_any_more_and_links_new_rows_as_before(keys, tmp_path):
-    """The scale of similarities is of training, and a helper that fits another one tells it the others.
+    """The scale of similarities comes from training, and a helper with another scale would show it to the others.
 
-    A figure has the digits of a place by accident with a chance below 1e-5, for some thousand figures.
+    By accident a figure has the digits of a place with a chance below 1e-5, over some thousand figures.
     """
     frames, parties, contract = similar.tables(rows=200), similar.columns(), similar.contract_values(training__epochs=1)
     if keys == "texts":
@@ -287,13 +287,13 @@ def test_no_value_of_few_rows_stays_in_a_profile_and_no_second_erasure_changes_i
     frame = pl.read_parquet(job.home(name) / "table.parquet")
     before = kept_profile(folder)
     numbers = {column.name: set(frame[column.name].to_list()) for column in before.numeric}
-    assert all(set(column.points) <= numbers[column.name] for column in before.numeric)  # of few rows it has each
+    assert all(set(column.points) <= numbers[column.name] for column in before.numeric)  # each has few rows
     erase(job, name, "nobody")
     after = kept_profile(folder)
     for column, former in zip(after.numeric, before.numeric, strict=True):
         assert not set(column.points) & numbers[column.name]
         drift = numeric_drift(former, np.array(column.points))
-        assert drift.stability < MUCH  # of a hundred rows
+        assert drift.stability < MUCH  # each has a hundred rows
         assert drift.chance == 1.0
     for column, former in zip(after.categorical, before.categorical, strict=True):
         assert all(rows >= FEWEST for _, rows in column.counts)
@@ -341,7 +341,8 @@ def test_journals_of_serving_lose_a_person_s_rows_and_keep_the_day_s_count(name,
     (answer,) = read_answers(folder)
     assert [row.row for row in answer.rows] == [log.digest(b"id-000002")]
     asked = journal()
-    assert list(asked.allowed([b"id-000001", b"id-000001"], run="r")) == [True, False]  # four a day: three were, one is left
+    # four a day are allowed: three were used, one is left
+    assert list(asked.allowed([b"id-000001", b"id-000001"], run="r")) == [True, False]
     asked.close()
     whole = b"".join(path.read_bytes() for path in home.path.rglob("*.jsonl") if party.run_key is None)
     assert whole.count(asked.digest(b"id-000001").encode()) == (1 if party.run_key is None else 0)
@@ -374,7 +375,7 @@ def test_counts_of_opened_scores_lose_these_rows_and_no_others(tmp_path_factory,
     ledger = Ledger.create(tmp_path_factory.mktemp("ledger") / "ledger.sqlite", party="shop")
     digests_N = _digests(ledger, rows)
     opened = OpenedScores(shares="s", scores=1, key="id", rows=digests_N.tobytes())
-    data_sets = ("rows-scores", "another-scores")  # a party file may have named other ones in time
+    data_sets = ("rows-scores", "another-scores")  # a party file may have named others before
     for name in data_sets:
         ledger.enter_scores(name, opened, judge=lambda _: "opened")
     head = ledger.head()

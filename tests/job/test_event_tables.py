@@ -1,4 +1,4 @@
-"""Several rows of one key: an event table trains every row to the bits of the joined table, and a party sums up its own."""
+"""Several rows of one key: training has the bits of the joined table, and a feature party summarises its own rows."""
 
 import re
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ QUICKLY = {"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False}
 
 
 def tables(*, customers=300, seed=1):
-    """Events of the label party, several for most customers, and the feature party's customers, of whom it lacks a tenth."""
+    """Make events of the label party, several for most customers, and the feature party's customers, a tenth of whom it lacks."""
     rng = np.random.default_rng(seed)
     own = rng.normal(size=customers)
     events = rng.permutation(np.repeat(np.arange(customers), rng.geometric(0.3, size=customers)))
@@ -67,7 +67,7 @@ def rows_of(result):
 
 @pytest.mark.parametrize("method", ["none", "average"])
 def test_every_row_of_a_common_key_takes_part(method):
-    """Before, all but a customer's first row were left out."""
+    """Earlier, only the first row of a customer was used."""
     given = tables()
     common = given["bank"].join(given["shop"].select("id"), on="id")
     first = run(given, alignment__duplicates="first", unaligned__method=method)
@@ -81,7 +81,7 @@ def test_every_row_of_a_common_key_takes_part(method):
 
 
 def test_training_on_events_is_training_on_the_joined_table_bit_for_bit(tmp_path):
-    """The reference: both tables joined by Polars, and the network trained on that in one process."""
+    """Compute the reference: both tables joined by Polars, and the network trained on the result in one process."""
     given = tables()
     settled = {
         "split__validation": 0.0,
@@ -233,7 +233,7 @@ def test_what_does_not_go_together_is_refused():
 
 @pytest.mark.long
 def test_a_score_for_each_row_and_the_same_weights_after_a_kill(lay_out_job, tmp_path, monkeypatch):
-    """The weights are those of a simulation in which an id's rows have the secret order of the job."""
+    """The weights equal those of a simulation in which the rows of an id have the job's secret order."""
     given = tables()
     values = {"training__epochs": 6, "evaluation": QUICKLY, "unaligned": {"method": "average"}, **PUBLIC, **EVENTS}
     job = lay_out_job(PARTIES, frames=given, **values)

@@ -1,4 +1,4 @@
-"""What moved a score, from a prediction of two parties: it adds up to the score that is written, and nothing more crosses."""
+"""Explanations of scores in a prediction of two parties add up to the written score, and nothing more crosses."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""`tallystick explore`: the gain on a sample, in one process and over TLS with a helper; what it tells, and what it refuses."""
+"""`tallystick explore`: the gain on a sample, in one process and over TLS with a helper; what it says, and what it refuses."""
 
 import json
 from functools import cache, partial
@@ -29,7 +29,7 @@ ROWS = 1_500
 
 
 def explored(rows=800, **changes):
-    """A small contract that allows an exploration."""
+    """Return a small contract that allows an exploration."""
     values = shared(training__shared={"epochs": 10}, **changes)
     values["split"] = {"method": "hash", "validation": 0.1, "test": 0.3}
     return values | {"explore": {"rows": rows}}
@@ -43,19 +43,19 @@ def _small(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _short_baseline(request, monkeypatch):
-    """Train the model of own columns beside it for few epochs, where a test does not say what comes of it."""
+    """Train the model of own columns for few epochs, where a test does not look at its figures."""
     if "full_baseline" not in request.fixturenames:
         monkeypatch.setattr(contracts, "SynchronousTraining", partial(contracts.SynchronousTraining, epochs=2, folds=1))
 
 
 @pytest.fixture
 def full_baseline():
-    """For tests of the gain."""
+    """Make the usual settings, for tests of the gain."""
 
 
 @pytest.mark.parametrize("target", short_lane_of(["binary", "regression"], 1))
 def test_the_gain_on_a_sample_stands_beside_own_columns_with_a_paired_interval(target, full_baseline):
-    # Half of the label is in each side's column. The masks alone are not seeded.
+    # Each side's column has half of the label. Only the masks are not seeded.
     contract = parse_contract(explored(target={"type": target}))
     result = simulate(contract, tables(PARTIES, rows=ROWS, target=target), columns(PARTIES), secret_seed=1, explores=True)
     name = next(iter(result.evaluation["joint"]))
@@ -76,7 +76,7 @@ def test_the_gain_on_a_sample_stands_beside_own_columns_with_a_paired_interval(t
 
 @cache
 def usual():
-    """An exploration of the usual tables, and the kinds of messages that crossed in it."""
+    """Run an exploration of the usual tables, and return also the kinds of messages that crossed."""
     crossed, send = set(), MemoryChannel.send
 
     def noted(channel, message):
@@ -95,7 +95,7 @@ def test_a_simulation_draws_the_same_sample_again():
 
 
 def message_shapes(frames):
-    """Who receives messages of which kinds and sizes, in their order. A label party's error at home is none."""
+    """Return who receives messages of which kinds and sizes, in order. An error of the label party at home is not sent."""
     return shapes_of(frames, values=explored(), explores=True)
 
 
@@ -235,7 +235,7 @@ def test_two_parties_and_a_helper_explore_over_tls_count_the_scores_and_keep_not
         assert {path.name for path in folder.iterdir()} <= set(KEPT)
     assert "bank and shop explored what joining brings" in (job.runs("shop")[0] / "report.html").read_text()
     assert "aid helped bank and shop" in (job.runs("aid")[0] / "report.html").read_text()
-    # A copy of the ledger from before is noticed
+    # An older copy of the ledger is noticed
     ledger = shop.privacy.ledger.read_bytes()
     shop.privacy.ledger.write_bytes(before)
     with pytest.raises(StorageError, match="an older copy of itself"):
@@ -247,11 +247,11 @@ def test_two_parties_and_a_helper_explore_over_tls_count_the_scores_and_keep_not
     scored = result["data"]["rows"]["validation"] + result["data"]["rows"]["test"]
     (opened,) = known_ledger(shop).scores(f"{shop.privacy.dataset}-scores")
     assert len(opened.rows) // 8 == scored
-    # so that with one score a row nobody explores again, or runs, and nobody is called for that
+    # so that with one score a row nobody can explore again, or run, and nobody is called for that
     contract, shop = files_of(job, "shop")
     with pytest.raises(ConfigError, match="scores_per_row = 1"):
         run_explore(contract, shop, watcher=Silent())
-    # A run does not take an exploration for its own
+    # A run does not take an exploration for a run
     assert job.start("bank", "predict").end() != 0
 
 

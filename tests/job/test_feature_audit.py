@@ -1,4 +1,4 @@
-"""The feature party's audit of a run: what could be rebuilt of its columns, measured by it alone; and the defences of columns."""
+"""The feature party's audit of a run: only that party measures what could be rebuilt of its columns. Also defences of columns."""
 
 import re
 import shutil
@@ -73,14 +73,14 @@ def test_the_feature_party_finds_that_its_columns_can_be_rebuilt(undefended):
     assert "training rows over epochs 1 to 2" in audit.summary
     assert "evenly chosen" not in audit.summary
     assert audit.defense == "none; no formal guarantee"
-    # of its few validation rows 20 known ones tell more than 200 of the training rows
+    # 20 known ones of its few validation rows help more than 200 of the training rows
     assert feature_headline(audit).startswith(
         "Through cut embeddings, yes: bank, knowing the columns of 20 rows, can rebuild the columns of other validation rows: "
     )
 
 
 def test_the_report_counts_the_rows_that_were_attacked(undefended, tmp_path, monkeypatch):
-    """Not those that were recorded, which may be more."""
+    """The counts are not those of the recorded rows, of which there may be more."""
     few_column_attacks(monkeypatch)
     monkeypatch.setattr(evaluate, "MOST_ROWS", 60)
     monkeypatch.setattr(feature_audit, "MOST_ROWS", 60)
@@ -90,7 +90,7 @@ def test_the_report_counts_the_rows_that_were_attacked(undefended, tmp_path, mon
 
 
 def test_a_column_that_was_left_out_is_inferred_from_those_that_were_not(undefended):
-    """A property that was not sent: the sign of a column that was."""
+    """The property, the sign of a column, was not sent; the column was."""
     (audit,) = undefended[0].sections.features
     found = by_name(audit)
     assert found["secret"].value > 0.2
@@ -122,7 +122,7 @@ def test_columns_and_sums_are_for_their_owners_eyes(undefended):
 
 
 def test_rows_that_cross_outside_training_steps_have_their_own_figures(undefended):
-    """Validation rows cross in each pass, and once more where own columns are measured; test rows cross once."""
+    """Validation rows cross in each pass, and once more when own columns are measured. Test rows cross once."""
     (audit,) = undefended[0].sections.features
     validation, test = audit.groups
     assert (validation.rows, test.rows) == ("validation rows", "test rows")
@@ -150,7 +150,7 @@ def test_the_headline_is_of_the_rows_that_leak_most(undefended):
 
 
 def test_the_audit_takes_the_embeddings_that_measuring_columns_sends(undefended, tmp_path):
-    """With no row known each column of each measured row comes back."""
+    """Without any known row each column of each measured row is recovered."""
     measured = run(tmp_path, evaluation__importance={"feature_columns": "label-party", "repeats": 20})
     ((audit,), (before,)) = measured.sections.features, undefended[0].sections.features
     shuffled = next(group for group in audit.groups if group.rows.startswith("validation rows"))
@@ -166,7 +166,7 @@ def test_the_audit_takes_the_embeddings_that_measuring_columns_sends(undefended,
 def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     result, folder = undefended
     path = run_folder(folder)
-    with limited_threads(1):  # as the run on so few rows
+    with limited_threads(1):  # as a run on so few rows would
         in_run, in_full = result.sections.features[0], audit_recorded(path, watcher=Silent()).features
         assert audit_recorded(path, watcher=Silent()).features == in_full
     only_in_run = [each for each in in_run.not_measured if each not in in_full.not_measured]
@@ -219,7 +219,7 @@ def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory):
-    """A run with noise on embeddings, and where its folders lie."""
+    """Make a run with noise on embeddings, and say where its folders are."""
     folder = tmp_path_factory.mktemp("noisy")
     with pytest.MonkeyPatch.context() as patch:
         seed_system(patch)
@@ -234,7 +234,7 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert audit.defense.startswith(
         "gaussian-embeddings (epsilon 2.0, delta 1e-06, clip 1.0): no formal guarantee for a training row"
     )
-    assert audit.epsilon > 2.0  # those of a validation row together, in two epochs and to measure columns
+    assert audit.epsilon > 2.0  # embeddings of a validation row together, from two epochs and from measuring columns
     assert audit.releases == 3
     assert result.sections.leakage.defense == "none; no formal guarantee"  # of labels
     at_bank = [each for each in result.learnt if each.party == "bank" and each.step in ("training", "evaluation")]
@@ -249,14 +249,14 @@ def test_noise_on_embeddings_is_charged_to_the_feature_partys_ledger(undefended,
     assert result.sections.privacy.releases == []
     ledger = Ledger(folder / "shop-privacy-ledger.sqlite", party="shop")
     (entry,) = ledger.entries()
-    assert entry.dataset.endswith("-embeddings")  # apart from what holds without a condition
+    assert entry.dataset.endswith("-embeddings")  # apart from what holds unconditionally
     assert entry.what.endswith("embeddings of each row, up to 3, given the bottom model's weights at each")
     spent = ledger.total(entry.dataset, delta=1e-6, unit="record")
     assert spent == pytest.approx(audit.epsilon)
     assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds how much a change of one row's columns ")
     assert column_promise(before) == ""
     shop = read_result((run_folder(folder) / "result.json").read_bytes())
-    for each in (result, shop):  # "spent: 0" is of labels
+    for each in (result, shop):  # "spent: 0" is about labels
         assert each.sections.privacy.summary.endswith("has the cost of its noisy embeddings.")
     page = (run_folder(folder) / "report.html").read_text()
     assert "It does not bound what the model learnt from these columns" in page
@@ -269,7 +269,7 @@ def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_se
     for method in ("intersection", "union"):
         contract = parse_contract(contract_values(PARTIES, defense=[NOISE], alignment__method=method))
         folder = RunFolder.new(tmp_path / "runs", contract, "shop", key=None)
-        for _ in range(2):  # the second is a run that goes on
+        for _ in range(2):  # the second one is resumed
             EmbeddingCharge.of(contract, party, folder, what=f"{method} run").reserve(Sent(training=3, validation=2, test=1))
     bounded, unbounded = Ledger(party.privacy.ledger, party="shop").entries("customers-embeddings")
     assert bounded.event == GaussianEmbeddings(epsilon=2.0, delta=1e-6, clip=1.0).event(3)
@@ -279,7 +279,9 @@ def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_se
 
 @pytest.mark.long
 def test_a_defence_is_on_wherever_embeddings_cross(undefended, tmp_path):
-    """Evaluation and the kept model: with noise the joint model predicts worse, though its weights learned through it."""
+    """In evaluation and in the kept model the joint model predicts worse with noise, though its weights were trained
+    with noise.
+    """
     result = run(tmp_path, defense=[{**NOISE, "epsilon": 1e-3}])
     assert result.evaluation["joint"]["auc"]["value"] < undefended[0].evaluation["joint"]["auc"]["value"] - 0.05
 
@@ -309,7 +311,7 @@ def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     assert ranked["first-steps"].spearman > 0.8
     assert ranked["first-steps-gradient"].spearman > 0.5
     assert labels.not_measured == [NO_BITS]
-    # Which of the attacks on the first steps is ahead, with or without numbers from elsewhere, depends on the machine.
+    # Which attack on the first steps is ahead, with or without outside numbers, depends on the machine.
     assert re.match(
         r"Through cut gradients, yes: shop, knowing (40 numbers|no label \(.*?\)), can rank", leak_headline(labels)[0]
     )
@@ -319,7 +321,7 @@ def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     assert "attacked it for labels as shop could" in shop.sections.notes[1]
     again = audit_recorded(run_folder(tmp_path), watcher=Silent()).features
     assert {(each.name, each.known) for each in again.columns} == {(each.name, each.known) for each in audit.columns}
-    with limited_threads(1):  # as the run on so few rows
+    with limited_threads(1):  # as a run on so few rows would
         assert audit_recorded(run_folder(tmp_path, "bank"), watcher=Silent()).leakage == labels
 
 
@@ -372,7 +374,7 @@ def test_an_audit_of_features_changes_no_weight(undefended, tmp_path):
 
 @pytest.mark.long
 def test_columns_behind_links_are_attacked_row_by_row_and_come_out_as_they_went_in(tmp_path):
-    """K candidates a position: the label party knows which number each embedding is of, so it has every row many times."""
+    """A position has K candidates. The label party knows the number of each embedding, so it has every row many times."""
     places = {"dimensions": [{"name": "at", "unit": "m", "low": 0.0, "high": 1.0}], "neighbors": 3, "window": 0.3}
     changes = {"audit": True, "alignment": {"method": "similarity", "similarity": {**places, "deviation": 0.1, "failure": 0.1}}}
     contract = contract_values(PARTIES, **changes, training__epochs=2)
@@ -394,4 +396,4 @@ def test_columns_behind_links_are_attacked_row_by_row_and_come_out_as_they_went_
     assert "rows that training rows are linked to" in audit.summary
     assert found["x"].value > 0.8
     assert found["kind"].value > 0.8
-    assert contract_of(run_folder(tmp_path)).linkage.similar  # so `tallystick audit` of this folder reads it
+    assert contract_of(run_folder(tmp_path)).linkage.similar  # so `tallystick audit` can read it in this folder

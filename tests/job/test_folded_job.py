@@ -1,4 +1,4 @@
-"""Jobs with networks side by side (``training.folds``): what teaches each, what it measures, and all that comes after."""
+"""Jobs with networks side by side (``training.folds``): which rows train each, what it measures, and all later steps."""
 
 import numpy as np
 import polars as pl
@@ -26,14 +26,14 @@ QUICKLY = {"calibration_bins": 5, "bootstrap": 0, "own_columns_boosting": False}
 
 
 def run(folder, frames, parties=PARTIES, **changes):
-    """Simulate with three folds; gives the result and each party's run folder."""
+    """Simulate with three folds. Return the result and each party's run folder."""
     values = contract_values(parties, **{"training__folds": 3, "evaluation": QUICKLY, **changes})
     result = simulate(values, frames, columns(parties), folder=folder, watcher=Silent(), secret_seed=1)
     return result, {name: RunFolder.open(sorted((folder / name).glob("tiny-*"))[-1]) for name in parties}
 
 
 def part_of(frame, part):
-    """Which of a party's rows the contract of ``run`` puts into this part."""
+    """Return which of a party's rows the contract of ``run`` puts into this part."""
     contract = parse_contract(contract_values(PARTIES))
     party = parse_party({"party": "bank", "table": {"path": "a.csv"}, "runs": "r", **columns(PARTIES)["bank"]}, folder=".")
     keys = keys_of(frame, party, contract.alignment)
@@ -47,12 +47,12 @@ def frames():
 
 @pytest.fixture(scope="module")
 def done(frames, tmp_path_factory):
-    """A run of three networks that was audited."""
+    """Make a run of three networks that was audited."""
     return run(tmp_path_factory.mktemp("run"), frames, audit="quick", training__epochs=4)
 
 
 def logits_of(found, frames, rows):
-    """What the exported halves give for common rows: the mean, and the first network's."""
+    """Return what the exported halves compute for common rows: the mean, and the first network's output."""
     bank, shop = half_of(found["bank"]), half_of(found["shop"])
     encoded = [
         half.encoder.encode(frames[name].join(rows.select("id"), on="id", how="right")).unpacked()
@@ -105,7 +105,7 @@ def test_the_audit_reads_all_rows_that_trained(done, frames):
 
 
 def test_the_first_network_learns_nothing_from_the_validation_rows_labels(frames, tmp_path):
-    """Their labels turned, it is the same to the bit; the others, which these rows teach, are not."""
+    """If these rows' labels are turned, this network is the same to the bit; the others, which learn from these rows, are not."""
     held = part_of(frames["bank"], VALIDATION)["id"]
     turned = frames["bank"].with_columns(
         y=pl.when(pl.col("id").is_in(held.implode())).then(1 - pl.col("y")).otherwise(pl.col("y"))
@@ -186,7 +186,7 @@ def test_a_run_starts_from_one_with_as_many(done, frames, tmp_path):
 
 
 def test_a_run_of_several_networks_cannot_meet_unaligned_rows(frames, tmp_path):
-    """With warm-start a run has folds where all ids are common, and one network where some are not."""
+    """With warm-start a run has folds if all ids are common, and one network if some are not."""
     values = contract_values(PARTIES, evaluation=QUICKLY, training__folds="auto", training__epochs=1, audit=False)
     values["unaligned"] = {"method": "warm-start"}
     partners = frames["bank"]["id"].implode()

@@ -1,4 +1,4 @@
-"""Whatever a peer puts into a message's fields is checked before it costs anything or is used: a ProtocolError that names it."""
+"""Every field of a peer's message is checked before it costs anything or is used. A ProtocolError names the message."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def array(values, dtype="float32"):
 
 
 def lying(*shape, dtype="float32", size=4):
-    """An array whose bytes do not fill the shape that it names."""
+    """Return an array whose bytes do not fill the shape that it names."""
     return Array(dtype, shape, Bulk(memoryview(bytes(size))))
 
 
@@ -235,7 +235,7 @@ HOSTILE = {
         [[WayOfAsking(way=way)] for way in ("", "position", "\x1b[2J" * 99)],
     ),
 }
-# Whose fields other tests try: with the protocol that they belong to.
+# Other tests try the fields of these, with their protocols.
 ELSEWHERE = {
     "KeyShare": "alignment/test_union.py",
     "TagsDigest": "alignment/test_deviating.py",

@@ -1,4 +1,6 @@
-"""A simulation hears Ctrl-C, and refuses to run where it would hang: real signals, real forks, in processes of their own."""
+"""A simulation ends at Ctrl-C, and refuses to run where it would hang: with real signals and real forks, in separate
+processes.
+"""
 
 import subprocess
 import sys
@@ -91,7 +93,7 @@ if process.is_alive():
 
 
 def output_of(program: str, *arguments: str, heard: str = "default_int_handler") -> str:
-    """What a program prints, run by this Python, which hears Ctrl-C so; a hang fails."""
+    """Return the output of a program run by this Python, which gets Ctrl-C. A hang fails."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM.replace("HEARD", heard) + program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -99,7 +101,7 @@ def output_of(program: str, *arguments: str, heard: str = "default_int_handler")
 
 
 def test_ctrl_c_ends_a_simulation_and_its_threads_and_a_fork_without_threads_of_polars_names_spawn():
-    """One after the other in one process."""
+    """Two simulations, one after the other in one process."""
     interrupted, forked = said_by(PROGRAM.replace("HEARD", "default_int_handler") + INTERRUPTED + FORKED, "after").splitlines()
     assert interrupted == "interrupted []"
     assert "multiprocessing.get_context('spawn')" in forked
@@ -107,7 +109,7 @@ def test_ctrl_c_ends_a_simulation_and_its_threads_and_a_fork_without_threads_of_
 
 @pytest.mark.parametrize("hear", [("bank",), ("shop",), ("bank", "shop")], ids=" and ".join)
 def test_ctrl_c_that_parties_threads_alone_hear_ends_a_simulation(hear, monkeypatch):
-    """Polars gives it to the threads that compute with it. One of two that ends without a word leaves the other waiting."""
+    """Polars passes it to the threads that compute. If one of two ends without a message, the other keeps waiting."""
     usual = simulation.keys_of
 
     def keys_of(frame, party, alignment):
@@ -123,9 +125,9 @@ def test_ctrl_c_that_parties_threads_alone_hear_ends_a_simulation(hear, monkeypa
 
 @pytest.mark.long
 def test_ctrl_c_ends_a_simulation_that_computes_with_polars_where_python_hears_none():
-    """A shell's background job ignores Ctrl-C, and Polars hears it nevertheless.
+    """A shell's background job ignores Ctrl-C, but Polars gets it nevertheless.
 
-    Where the signal comes between two calls of Polars it ends the process and this test fails: one time in some thousand.
+    If the signal comes between two calls of Polars, it ends the process and this test fails: about once in a thousand runs.
     """
     assert output_of(WITHIN_POLARS, heard="SIG_IGN") == "interrupted []\n"
 

@@ -19,7 +19,7 @@ PARTIES = ("bank", "shop")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A job that was run to its end, and what each side found."""
+    """Run a job to its end. Return each side's result."""
     job = lay_out(tmp_path_factory.mktemp("trained"), PARTIES, contract_values(PARTIES, training__batch_size=64), rows=600)
     yield job, job.run_all()
     for party in job.started:
@@ -95,7 +95,7 @@ def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
         assert said in (job.runs(party)[0] / "run.log").read_text()
     assert whole["shop"].found["shared"]["auc"] == pytest.approx(whole["bank"].found["auc_joint"], rel=1e-3)
     assert "shared" not in whole["bank"].found
-    job.run_all("evaluate")  # measures again on the same weights
+    job.run_all("evaluate")  # measure again with the same weights
     first, again = (json.loads((job.runs("shop")[0] / "result.json").read_bytes()), job.started[-1].found)
     assert again["shared"] == whole["shop"].found["shared"]
     assert [fall["name"] for fall in first["sections"]["importance"][0]["columns"]] == ["x", "noise", "kind"]
@@ -168,7 +168,7 @@ def test_an_empty_intersection(lay_out_job):
 
 def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job):
     frames = tables(PARTIES, rows=300)
-    # Two classes in the whole table, one among the common rows: what only the alignment can show.
+    # The whole table has two classes, the common rows have one: only the alignment can show that.
     frames["bank"] = frames["bank"].with_columns(y=pl.col("id").is_in(frames["shop"]["id"].implode()).cast(pl.Int64))
     job = lay_out_job(PARTIES, frames=frames)
     running = both_fail(job, bank=("run",), shop=("run",))
@@ -219,7 +219,7 @@ def test_a_command_names_its_own_folder_though_another_of_its_kind_began_after_i
 
 
 def test_a_step_on_values_that_have_changed_says_so_at_home_and_keeps_what_the_model_was_trained_by(trained):
-    """The ids are those of the alignment; a later prediction reads columns as the training did."""
+    """The ids are those of the alignment. A later prediction reads columns as the training did."""
     job, _ = trained
     tables = {name: job.home(name) / "table.parquet" for name in PARTIES}
     before = {name: path.read_bytes() for name, path in tables.items()}
@@ -240,20 +240,20 @@ def test_a_step_on_values_that_have_changed_says_so_at_home_and_keeps_what_the_m
 
 
 def heard_of_values(ended):
-    """What each side says at home of values that have changed."""
+    """Return what each side says at home about changed values."""
     what = "the table has other values of the same ids: "
     lines = {name: [event["say"] for event in party.events if what in event.get("say", "")] for name, party in ended.items()}
     return {name: [line.partition(what)[2].partition(";")[0] for line in found] for name, found in lines.items()}
 
 
 def of_parts(table, contract, *parts):
-    """Which rows of a table fall into these parts of the split."""
+    """Tell which rows of a table are in these parts of the split."""
     rows = split_by_hash([key.encode() for key in table["id"]], contract.split, seed=contract.seed)
     return pl.Series(np.isin(rows, parts))
 
 
 def test_a_step_compares_the_values_of_every_group_of_rows(trained):
-    """Rows that only evaluation reads, and swapped values, whose statistics are those of before, are compared, too."""
+    """Rows that only evaluation reads are compared, too, and so are swapped values, whose statistics do not change."""
     job, _ = trained
     tables = {name: job.home(name) / "table.parquet" for name in PARTIES}
     before = {name: path.read_bytes() for name, path in tables.items()}

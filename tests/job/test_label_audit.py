@@ -37,7 +37,7 @@ MARVELL = {"method": "marvell", "power": 16.0}
 
 
 def rare(rows=1500):
-    """Tables in which about one label in seven is positive."""
+    """Make tables in which about one label in seven is positive."""
     frames = tables(PARTIES, rows=rows, target="regression")
     frames["bank"] = frames["bank"].with_columns(y=(pl.col("y") > pl.col("y").quantile(0.85)).cast(pl.Int64))
     return frames
@@ -81,7 +81,7 @@ def test_an_undefended_run_is_told_that_gradients_give_labels_away(undefended):
 
 
 def test_whoever_has_the_contract_of_public_starts_can_make_the_top_model_and_try_labels_with_it(undefended):
-    """Enumeration knows no label and not which class is rarer, so it gets the way round right by itself."""
+    """Enumeration knows neither a label nor the rarer class, but finds by itself which class is positive."""
     found = leaks(undefended[0].sections.leakage)
     assert found["enumeration"].auc > 0.95
     assert found["enumeration"].view == "shop, from cut gradients, knowing no label"
@@ -89,7 +89,7 @@ def test_whoever_has_the_contract_of_public_starts_can_make_the_top_model_and_tr
 
 
 def test_a_label_party_starts_from_a_secret(tmp_path):
-    """The audit says that it could not try labels with the start."""
+    """The audit says that it could not try labels with the start weights."""
     result = run(tmp_path, rare(300), training__epochs=1)
     unmeasured = [line for line in result.sections.leakage.not_measured if line.startswith("enumeration")]
     assert len(unmeasured) == 2
@@ -97,7 +97,7 @@ def test_a_label_party_starts_from_a_secret(tmp_path):
 
 
 def test_the_simulated_start_is_the_label_partys_own(tmp_path):
-    """With three parties, against the label model itself, all but one feature party's embeddings being 0."""
+    """With three parties, against the label model itself. The embeddings of all feature parties but one are 0."""
     contract = parse_contract(contract_values(("bank", "club", "shop"), model__hidden=[8, 8, 8], model__cut_after=2))
     shape = FeatureShape(numeric=2, cardinalities=(3,))
     model = build_label_model(contract.model, "bank", shape, [5, 8], outputs=1, seed=contract.seed)
@@ -190,7 +190,7 @@ def test_the_audit_says_which_epochs_it_saw(tmp_path, epochs, says, whole):
 
 
 def recorded_again(folder, path, change, *, file="epoch-*"):
-    """A copy of a recorded run, some of whose tensors were changed, attacked again."""
+    """Attack a copy of a recorded run again, in which some tensors were changed."""
     shutil.copytree(run_folder(folder), path)
     for name in (path / "view").glob(f"**/{file}.safetensors"):
         tensors, metadata = read_tensors(name, origin=Origin.of(path))
@@ -199,7 +199,7 @@ def recorded_again(folder, path, change, *, file="epoch-*"):
 
 
 def test_of_a_training_that_diverged_the_audit_says_what_it_could_not_measure(undefended, tmp_path):
-    """Gradients of one late step and all sums over the training are NaN, embeddings of single steps are not."""
+    """Gradients of one late step, and all sums over the training, are NaN. Embeddings of single steps are finite."""
 
     def spoilt(tensors):
         for name in ("gradient_RD", "sum_ND"):
@@ -215,7 +215,7 @@ def test_of_a_training_that_diverged_the_audit_says_what_it_could_not_measure(un
 
 
 def test_without_a_label_to_give_the_attacker_nothing_is_measured_of_what_it_would_do(undefended, tmp_path):
-    """One positive row: it cannot be told and looked for at once, and attacks without labels would rank a single row."""
+    """With one positive row, it cannot be both known and attacked, and attacks without labels would rank a single row."""
 
     def rare_one(tensors):
         tensors["label_N"] = torch.zeros_like(tensors["label_N"])
@@ -256,7 +256,7 @@ def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):
 
 @pytest.mark.long
 def test_several_classes_and_pipelined_messages(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit, "AUXILIARY_LABELS", 2)  # more classes than known labels are not refused once all is trained
+    monkeypatch.setattr(audit, "AUXILIARY_LABELS", 2)  # more classes than known labels: not refused after the training is done
     target = {"type": "multiclass", "classes": 3}
     frames = tables(PARTIES, rows=800, target="multiclass")
     changes = {"training__mode": "pipelined", "training__staleness": 4, "defense": [LABEL_DP]}
@@ -292,12 +292,12 @@ def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
     result, folder = undefended
     path = run_folder(folder)
     contract = parse_contract(json.loads((path / "contract.json").read_text()))
-    with limited_threads(1):  # as the run on so few rows
+    with limited_threads(1):  # as a run on so few rows would
         assert audit_labels(RecordedLabels.load(RunFolder.open(path), contract), watcher=Silent()) == result.sections.leakage
 
 
 def test_where_all_labels_are_found_costly_attacks_on_gradients_are_named_and_not_run(undefended, monkeypatch):
-    """All is found from here on by half; without a finder nothing is spared. A spared attack is named with the finder."""
+    """All labels count as found from here on. Without a finder no attack is spared; a spared attack is named with the finder."""
     path = run_folder(undefended[1])
     recorded = RecordedLabels.load(RunFolder.open(path), parse_contract(json.loads((path / "contract.json").read_text())))
     found = {}
@@ -325,13 +325,13 @@ def test_secrets_and_labels_are_for_their_owners_eyes(undefended):
 
 def test_flipped_labels_train_and_true_ones_judge(undefended, tmp_path):
     result, plain = run(tmp_path, defense=[LABEL_DP], evaluation__own_columns_baseline=True), undefended[0]
-    # Test labels stay here: the share of positives and the baseline are those of a run without a defence.
+    # Test labels are not sent: the share of positives and the baseline are those of a run without a defence.
     assert result.evaluation["label_mean"] == plain.evaluation["label_mean"]
     assert result.evaluation["local_baseline"]["auc"]["value"] > 0.6
     assert result.evaluation["local_baseline"] == plain.evaluation["local_baseline"]
-    # At epsilon 1 about 27 % of labels are flipped: a hint of one true label tells little of flipped gradients.
+    # At epsilon 1 about 27 % of labels are flipped, so one known true label says little about flipped gradients.
     assert leaks(result.sections.leakage)["direction-1"].auc < 0.8
-    # Seven in eight labels are negative: flips towards one half lift what training takes for the share of positives.
+    # Seven in eight labels are negative. Flips move the share that training sees towards one half.
     losses = [each.training.history[-1].train_loss for each in (result, plain)]
     assert losses[0] > losses[1] + 0.1
 
@@ -349,7 +349,7 @@ def test_the_ledger_is_charged_once_and_shown(tmp_path):
     assert [release.mechanism for release in privacy.releases] == ["label-dp"]
     shop = read_result((run_folder(tmp_path / "one", "shop") / "result.json").read_bytes())
     assert shop.sections.privacy.releases == privacy.releases
-    # A second run draws other flips, which costs again; a third would pass the cap.
+    # A second run draws other flips, which are charged again; a third would exceed the cap.
     run(tmp_path / "two", party_changes=budget, **unaudited)
     assert Ledger(ledger, party="bank").total("loans") == 2.0
     with pytest.raises(BudgetExceeded, match=r"over the cap of 2\.5"):

@@ -1,4 +1,4 @@
-"""A defended and audited job as processes: killed in training and resumed, it is the same run, charged once."""
+"""A defended and audited job as processes: killed in training and resumed, it is the same run, and it is charged once."""
 
 import json
 from dataclasses import replace
@@ -28,13 +28,13 @@ CHANGES = {
 @pytest.mark.long
 def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     job = lay_out_job(PARTIES, rows=900, **CHANGES)
-    job.change("bank", privacy={"cap": 2.0})  # one run's worth: who resumes it is not refused
+    job.change("bank", privacy={"cap": 2.0})  # the budget of one run: resuming it is not refused
     running = job.start_all()
     running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 40)
     running["bank"].kill()
     assert running["shop"].end() == 3
     (folder,) = job.runs("bank")
-    # An epoch of 36 steps was over: what is recorded of it can be attacked, and the run that goes on audits itself all the same.
+    # An epoch of 36 steps was over. What was recorded can be attacked, and the resumed run still audits itself.
     found = audit_recorded(folder, watcher=Silent()).leakage
     assert " of a run that was not finished." in found.summary
     noted = json.loads((folder / "defense.json").read_text())
@@ -49,7 +49,7 @@ def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     assert {"norm", "direction-1", "spectral-embedding"} <= attacks
     assert "leakage" not in again["shop"].found
 
-    # The same secrets in one process, undisturbed: the same first weights, labels flipped and noise, so the same weights.
+    # The same secrets in one process, undisturbed, give the same first weights, flips and noise, and so the same weights.
     uses = {"bank": ("start", "defense"), "shop": ("start",)}
     kept = {
         party: {use: json.loads((run / f"{use}.json").read_text())["secret"] for use in uses[party]}

@@ -1,5 +1,7 @@
-"""Under label DP nothing that leaves depends on an exact label: one is flipped, the replaced labels stay, and all that a feature
-party or a helper gets stays to the bit: messages, their number and order, what it is told at the end, its folder, its result."""
+"""Under label DP nothing that leaves depends on an exact label. One label is flipped while the replaced labels stay. Then
+everything that a feature party or a helper gets stays the same to the bit: messages, their number and order, the end, its folder,
+its result.
+"""
 
 import json
 import threading
@@ -34,7 +36,9 @@ OF_THE_CLOCK = {"started", "seconds", "steps_per_s", "phases", "seal"}
 
 
 def frames(positives=None):
-    """Tables in order of time: the bank's rows with a partner's row first, but for the tests'; positive are these rows alone."""
+    """Make tables in order of time. The bank's rows with a partner's row come first, except for the tests'; only these
+    are positive.
+    """
     made = tables(PARTIES, rows=ROWS)
     bank = made["bank"].sort("id").with_columns(day=pl.int_range(pl.len()))
     if positives is not None:
@@ -43,13 +47,15 @@ def frames(positives=None):
 
 
 def linked_rows():
-    """Rows of the bank's table that the shop has, in order of time: training ones first, tests last."""
+    """Return the rows of the bank's table that the shop has, in order of time: training rows first, test rows last."""
     made = frames()
     return np.flatnonzero(made["bank"]["id"].is_in(made["shop"]["id"].to_list()).to_numpy())
 
 
 def key_stream_with(replaced):
-    """The key stream of a secret, but for labels: a function of what labels they are, so that the replaced ones are these."""
+    """Replace the key stream of a secret only for labels, by a function of these labels, so that the replaced labels
+    are the same.
+    """
 
     def key_stream(secret, use):
         return replaced if use == b"labels" else original(secret, use)
@@ -59,9 +65,9 @@ def key_stream_with(replaced):
 
 
 def everything_for_others(folder, given, monkeypatch, target, contract, names, *, runs=1):
-    """Run it, with ``target`` as the replaced labels by row of the bank's table; gives all that the others have of the run.
+    """Run it with ``target`` as the replaced labels by row of the bank's table.
 
-    Of several ``runs`` each starts where the one before ended.
+    Return all that the others have of the run. With several ``runs`` each starts from the one before.
     """
     sent = {}
     send, abort = MemoryChannel.send, MemoryChannel.abort
@@ -99,7 +105,7 @@ def given_columns():
 
 
 def replace_labels(patch, target):
-    """Have the coins come out such that row i trains with label target(i): a class, or a noisy label of ``gaussian-labels``."""
+    """Choose the coins so that row i trains with label target(i): a class, or a noisy label of ``gaussian-labels``."""
     respond = defense.RunDefense.defended
 
     def defended(self, dataset):
@@ -121,21 +127,21 @@ def replace_labels(patch, target):
 
 
 def coins_for(part, true_N, wanted_N, classes):
-    """The words of randomised response that keep a label, or replace it by the wanted one."""
+    """Return the words of randomised response that keep a label, or replace it by the wanted one."""
     step_N = (wanted_N - true_N) % classes
     each = other_words(classes, part.epsilon)
     return np.where(step_N == 0, np.uint64(2**64 - 1), (step_N - 1).astype(np.uint64) * np.uint64(each) + np.uint64(1))
 
 
 def noise_for(part, true_N, wanted_N, classes):
-    """The words whose Gaussian noise brings a label to the wanted one, which is given in steps of the grid."""
+    """Return the words whose Gaussian noise turns a label into the wanted one, which is given in steps of the grid."""
     del classes
     share_N = ndtr(wanted_N * GRID - true_N / part.sigma)
     return np.rint(share_N * 2.0**52 - 0.5).astype(np.uint64) << np.uint64(12)
 
 
 def files_of(folder, name):
-    """What lies in a party's run folder, without what the clock and the machine put there."""
+    """Return the content of a party's run folder, without what depends on the clock and the machine."""
     run = max((folder / name).glob("tiny-*"))
     found = {}
     for path in sorted(run.rglob("*")):
@@ -144,7 +150,8 @@ def files_of(folder, name):
             continue
         found[name] = path.read_bytes()
         if path.suffix == ".safetensors":  # which writes its metadata in any order
-            with safe_open(path, framework="pt") as file:  # random is of the process, which both parties' threads share here
+            # the random module belongs to the process, which both parties' threads share here
+            with safe_open(path, framework="pt") as file:
                 names = file.keys()
                 found[name] = {each: file.get_tensor(each).numpy().tobytes() for each in names if each != "random"}
     for name in ("result.json", "training.json"):
@@ -179,7 +186,7 @@ CONTRACTS = {
 
 
 def flipped_frames():
-    """The label of one training row flipped, the only positive one, and all labels changed."""
+    """Flip the label of one training row, the only positive one; then change all labels."""
     first, last = linked_rows()[[0, -1]]
     return [frames(positives) for positives in ([first, last], [last], None)]
 
@@ -202,7 +209,7 @@ def assert_others_see_the_same(found):
 
 
 def replaced_labels(contract):
-    """What rows train with: classes, or noisy labels in steps of their grid, up to two deviations from a label."""
+    """Return what rows train with: classes, or noisy labels in steps of their grid, up to two deviations from a label."""
     rng, classes = np.random.default_rng(5), contract["target"].get("classes", 2)
     is_soft = contract["defense"][0]["method"] == "gaussian-labels"
     return rng.integers(-7000, 7000, size=ROWS) if is_soft else rng.integers(0, classes, size=ROWS)
@@ -210,7 +217,7 @@ def replaced_labels(contract):
 
 @pytest.mark.parametrize("changes", CONTRACTS.values(), ids=CONTRACTS)
 def test_nothing_that_leaves_hangs_on_an_exact_label(changes, tmp_path, monkeypatch):
-    """With the label flipped that is the only positive one among training rows, and with all labels changed."""
+    """Flip the label that is the only positive one of the training rows; then change all labels."""
     contract = contract_values(PARTIES, **changes)
     replaced = replaced_labels(contract)
     assert_others_see_the_same(
@@ -223,7 +230,7 @@ def test_nothing_that_leaves_hangs_on_an_exact_label(changes, tmp_path, monkeypa
 
 @pytest.mark.parametrize("unaligned", [{}, {"unaligned": {"method": "heuristic"}}], ids=["aligned", "unaligned"])
 def test_nothing_that_leaves_hangs_on_which_of_three_classes_a_label_is(unaligned, tmp_path, monkeypatch):
-    """With the label changed that is the only training row of its class, and with all labels changed; tests have every class."""
+    """Change the label of the only training row of its class; then change all labels. Test rows have every class."""
     contract = contract_values(
         PARTIES, target={"type": "multiclass", "classes": 3}, training__patience=1, **{**LABEL_DP, **MEASURED, **unaligned}
     )
@@ -246,7 +253,7 @@ def test_nothing_that_leaves_hangs_on_which_of_three_classes_a_label_is(unaligne
 
 
 def test_nothing_that_leaves_a_run_that_starts_from_another_hangs_on_an_exact_label(tmp_path, monkeypatch):
-    """Neither its first weights, nor its epochs, nor those of its refit; and its flips are drawn and charged for anew."""
+    """First weights, epochs and the refit's epochs do not depend on it. Its flips are drawn and charged anew."""
     contract = contract_values(PARTIES, **{**LABEL_DP, "training__patience": 1, "training__epochs": 3})
     assert parse_contract(contract).refits
     replaced = replaced_labels(contract)
@@ -271,7 +278,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("figures", FIGURES)
 def test_the_last_message_leaves_before_exact_labels_are_used_at_home(figures, monkeypatch):
-    """How long the own columns' training and the audit take, and whether they end well, depends on exact labels."""
+    """How long the training of own columns and the audit take, and whether they succeed, depends on exact labels."""
     events, send = [], MemoryChannel.send
 
     def kept(channel, message):
@@ -293,13 +300,13 @@ def test_the_last_message_leaves_before_exact_labels_are_used_at_home(figures, m
     noting(run, "audit_training")
     more = {"training__epochs": 1, "evaluation__own_columns_baseline": True, **FIGURES[figures]}
     simulate(contract_values(PARTIES, **LABEL_DP, **more), frames(), given_columns())
-    own = events[events.index("the last message") + 1 :]  # the feature party audits once it has the last message
+    own = events[events.index("the last message") + 1 :]  # the feature party audits after it has the last message
     assert sorted(own) == ["_baseline", "audit_training", "audit_training"]
 
 
 @pytest.mark.long
 def test_nothing_that_leaves_a_similarity_hangs_on_an_exact_label(tmp_path, monkeypatch):
-    """To the feature party or the helper; with one label changed, and with all."""
+    """Messages to the feature party or the helper: one label is changed, then all."""
     target = "multiclass"
     given = similar.tables(PARTIES, rows=60, places=12, target=target)
     contract = similar.contract_values(PARTIES, target=target, training__patience=1, defense=LABEL_DP["defense"])
@@ -318,7 +325,7 @@ def test_nothing_that_leaves_a_similarity_hangs_on_an_exact_label(tmp_path, monk
 
 
 def test_without_label_dp_a_class_that_no_training_row_has_ends_the_run(tmp_path):
-    """The flip that the test above makes is one that shows where labels are exact."""
+    """Without a defence the flip of the test above shows."""
     for number, (positives, refusal) in enumerate((([-1], "is constant on the training rows"), ([0, -1], None))):
         contract = contract_values(PARTIES, split__method="time", training__epochs=1)
         rows = frames(linked_rows()[positives])
@@ -330,7 +337,7 @@ def test_without_label_dp_a_class_that_no_training_row_has_ends_the_run(tmp_path
 
 
 def test_classes_are_counted_among_the_labels_that_train():
-    """Exact labels lack a class, replaced ones do not, and the other way round; targets between the classes teach both."""
+    """Exact labels lack a class that replaced ones have, and the other way round. Targets between the classes train both."""
     coder, settings = LabelCoder(type="binary", classes=("no", "yes")), HeuristicConfig(method="heuristic")
     check_classes(settings, coder, torch.tensor([0.0, 1.0, 0.0]))
     check_classes(settings, coder, torch.tensor([0.2, 0.3, 0.4]))

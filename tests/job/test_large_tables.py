@@ -1,4 +1,4 @@
-"""A run whose table and encoded rows lie in files has the bits of one that holds them."""
+"""A run whose table and encoded rows are in files has the bits of one that holds them in memory."""
 
 import pytest
 from lanes import short_lane_of
@@ -14,7 +14,7 @@ PARTIES = ("bank", "shop")
 
 
 def _run(folder, monkeypatch, **changes):
-    seed_system(monkeypatch)  # a union is in another order under other keys
+    seed_system(monkeypatch)  # a union has another order under other keys
     contract = contract_values(PARTIES, training__epochs=1, model__numeric="piecewise-linear", **changes)
     result = simulate(contract, tables(PARTIES, rows=500), columns(PARTIES), folder=folder, secret_seed=3)
     models = {path.relative_to(folder).parts[0]: weights(path) for path in folder.rglob("model.safetensors")}

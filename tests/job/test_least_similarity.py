@@ -1,4 +1,6 @@
-"""A least similarity: strangers are linked to nobody and scored by own columns, in training, measures and predictions alike."""
+"""With a least similarity strangers are linked to nobody, and scored by own columns: in training, measurements and
+predictions.
+"""
 
 import numpy as np
 import polars as pl
@@ -21,7 +23,7 @@ def names(rng, count):
 
 
 def tables(*, persons=300, strangers=0.5, seed=1):
-    """Persons, a share of whom the registry does not know; it spells every name with one letter wrong."""
+    """Make persons, some of whom the registry does not know. It has one wrong letter in every name."""
     rng = np.random.default_rng(seed)
     name = names(rng, persons)
     known = rng.permutation(persons)[: round(persons * (1 - strangers))]
@@ -83,7 +85,7 @@ def test_strangers_are_linked_to_nobody_and_scored_by_own_columns(sees):
 
 @pytest.mark.parametrize("split", ["hash", "time"])
 def test_rows_without_a_link_are_scored_by_the_network_that_own_columns_alone_get(split, own_trainings, tmp_path):
-    """To the bit, from the same start: by folds, or with a refit, before which it is kept beside the joint model of then."""
+    """The bits are the same from the same start: with folds, or with a refit, before which it is kept with the joint model."""
     given, parties = tables(), columns()
     given["bank"] = given["bank"].with_row_index("day").with_columns(pl.col("day") % 100)
     parties["bank"]["time"] = "day"
@@ -114,10 +116,10 @@ def test_a_floor_that_no_link_is_under_changes_no_bit(monkeypatch):
 
 @pytest.mark.long
 def test_predictions_say_how_similar_and_by_which_model(tmp_path):
-    """The processes draw the secret of the filters from the system, and a secret can lift a stranger over the floor.
+    """The processes draw the secret of the filters from the system, and some secrets would lift a stranger over the floor.
 
-    Over 300 secrets a stranger's Dice's coefficient with a name is normal: that of "utvwmxygwetx" with "utxmxygxuldl" is over .6
-    with a chance of .007, and all the other 27,269 pairs are 7.7 deviations below it and more, with a chance of 6e-15 in all.
+    Over 300 secrets a stranger's Dice coefficient with a name is normal. That of "utvwmxygwetx" with "utxmxygxuldl" is over .6
+    with a chance of .007. All the other 27,269 pairs are at least 7.7 deviations below .6, with a chance of 6e-15 in all.
     """
     given = tables(strangers=0.1)
     job = lay_out(tmp_path, (*PARTIES, "helper"), contract(least=0.6), {**given, "helper": pl.DataFrame({"x": [0]})})

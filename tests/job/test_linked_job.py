@@ -1,4 +1,4 @@
-"""Jobs that link by similar keys: what linking brings, new rows, a killed party, defences, the audit and a private release."""
+"""Jobs that link by similar keys: the gain by linking, new rows, a killed party, defences, the audit and a private release."""
 
 import numpy as np
 import polars as pl
@@ -29,7 +29,7 @@ def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
     assert result.alignment.method == "similarity"
     falls = {each.party: {column.number: column.mean for column in each.columns} for each in result.sections.importance}
     assert set(falls) == {"bank", "club", "shop"}
-    assert falls["shop"][1] > 0  # its first column knows the field at its places
+    assert falls["shop"][1] > 0  # its first column has the field's value at its places
     weights = {one.party: one.weights for one in result.sections.link_weights}
     assert set(weights) == {"club", "shop"}
     assert all(0 < weight <= 1 for each in weights.values() for weight in each)
@@ -68,7 +68,7 @@ def test_time_splits_the_label_partys_rows():
 
 @pytest.mark.long
 def test_a_killed_party_is_resumed_and_new_rows_are_scored(tmp_path):
-    """Three parties and a helper as processes; nothing is aligned or trained twice."""
+    """Run three parties and a helper as processes. Nothing is aligned or trained twice."""
     job = lay_out_similar(tmp_path, training__epochs=6, training__checkpoint_every=5)
     running = job.start_all()
     running["club"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 5)

@@ -1,4 +1,4 @@
-"""Loggers: what TensorBoard and MLflow read back is what the result says, and a logger that fails ends nothing."""
+"""Loggers: TensorBoard and MLflow read back what the result says, and a logger that fails does not end a run."""
 
 import warnings
 
@@ -22,7 +22,7 @@ FACTS = Facts(
 
 
 def read_events(folder):
-    """Every scalar that TensorBoard's own reader finds: name to (step, value)s."""
+    """Return every scalar that TensorBoard's own reader finds: (step, value)s by name."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no TensorBoard")
     found = reader.EventAccumulator(str(folder))
     found.Reload()
@@ -30,7 +30,7 @@ def read_events(folder):
 
 
 def as_told(facts):
-    """What a reader must find of the facts."""
+    """Return what a reader must find of the facts."""
     wanted = {}
     for name, step, value in [*facts.curves, *((name, 0, value) for name, value in facts.figures.items())]:
         wanted.setdefault(logged_name(name), []).append((step, pytest.approx(value, rel=1e-6)))
@@ -48,7 +48,7 @@ def test_mlflow_reads_what_was_told(tmp_path):
     tracking = pytest.importorskip("mlflow.tracking", reason="no MLflow")
     pytest.importorskip("sqlalchemy", reason="no database for MLflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    for _ in range(2):  # the experiment is there by then
+    for _ in range(2):  # the experiment exists by then
         MlflowLogger(uri, "credit")(FACTS)
     client = tracking.MlflowClient(tracking_uri=uri)
     first, second = client.search_runs([client.get_experiment_by_name("credit").experiment_id])

@@ -1,4 +1,4 @@
-"""The audit of a union run for membership says what it could not measure, and why: never a reassuring number in its place."""
+"""The membership audit of a union run says what it could not measure, and why. It never gives a reassuring number instead."""
 
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ EVERY = {
 
 
 def audited(received="cut_embedding", *, epochs=2, lost=(), value=torch.nan, present_N=PRESENT, rows=ROWS):
-    """Rows that are there lie apart; in the epochs that are lost a row of each step is of that value."""
+    """Rows that are there lie apart. In the lost epochs one row of each step has that value."""
     generator, steps = torch.Generator().manual_seed(0), []
     for epoch in range(epochs):
         for rows_B in torch.randperm(rows, generator=generator).split(BATCH):
@@ -89,7 +89,7 @@ def test_rows_of_one_kind_and_too_few_known_rows_are_said():
 
 
 def test_a_label_that_changes_late_in_training_is_found(tmp_path):
-    """Of twenty epochs the first two and six later ones are kept, the last among them."""
+    """Of twenty epochs the first two and six later ones are kept, the last one among them."""
     contract = parse_contract(contract_values(("bank", "shop"), alignment__method="union", training__epochs=20))
     folder, dataset = SimpleNamespace(), SimpleNamespace(membership=PRESENT)
     first, later = AuditedRun(contract=contract, party="bank", folder=folder, dataset=dataset, run_id="r").kept_epochs

@@ -1,4 +1,4 @@
-"""A bound in minutes: both parties say that it ended training, and both learn beforehand what its end tells."""
+"""A time limit in minutes: both parties say that it ended training, and `check` says beforehand what that discloses."""
 
 import tiny
 

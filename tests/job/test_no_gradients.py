@@ -1,4 +1,4 @@
-"""Without cut gradients: what a feature party gets does not depend on labels, and the label party trains on kept embeddings."""
+"""Without cut gradients what a feature party gets does not depend on labels, and the label party trains on kept embeddings."""
 
 import re
 import threading
@@ -40,14 +40,14 @@ QUICK = NONE | {"training__epochs": 1, "evaluation__own_columns_baseline": False
 
 
 def relabelled(frames, how):
-    """The same rows with other labels."""
+    """Return the same rows with other labels."""
     given = frames["bank"]
     labels = {"same": pl.col("y"), "turned": 1 - pl.col("y"), "other": (pl.col("noise") > 0.8).cast(pl.Int64)}
     return {**frames, "bank": given.with_columns(y=labels[how])}
 
 
 class Failing(Silent):
-    """Stops a label party at a step of its training, or of what comes after it, as a full disk would."""
+    """Stops a label party at a step of its training, or of what follows, as a full disk would."""
 
     def __init__(self, step, what):
         self.step = step
@@ -59,11 +59,10 @@ class Failing(Silent):
 
 
 def run_both(root, contract, frames, *, resume=False, stop_at=None, during="training", weight=None, refused=False):
-    """Both parties in threads, each with its run folder under ``root``; gives the label party's error, if any.
+    """Run both parties in threads, each with its run folder under ``root``.
 
-    Shop ends well, unless it is to be ``refused``.
-
-    A party that has left tells the other one nothing more.
+    Return the label party's error, if any. Shop ends well, unless it is to be ``refused``. A party that has left tells the other
+    one nothing more.
     """
     contract = parse_contract(contract)
     to_shop, to_bank = memory_channels("bank", "shop", timeout_s=20)
@@ -99,7 +98,9 @@ def run_both(root, contract, frames, *, resume=False, stop_at=None, during="trai
 
 
 def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, monkeypatch):
-    """Labels turned or of another share: epochs, early stopping, the best one and all figures differ, and nothing of it shows."""
+    """Labels are turned, or have another share. Epochs, early stopping, the best epoch and all figures differ, and nothing of it
+    shows.
+    """
     more = {"training__patience": 1, "training__epochs": 8, "training__learning_rate": 0.05, "training__batch_size": 32}
     values = contract_values(PARTIES, **QUICK | more)
     frames, found, epochs = tables(PARTIES, rows=ROWS), [], set()
@@ -109,7 +110,7 @@ def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, mon
         result = simulate(values, relabelled(frames, how), columns(PARTIES), folder=tmp_path / how)
         epochs.add(len(result.training.history))
         found.append((list(to_shop), files_of(tmp_path / how, "shop")))
-    assert len(epochs) > 1  # there was something to tell
+    assert len(epochs) > 1  # there was something to hide
     (sent, files), *others = found
     assert len(sent) > 5
     assert {"model.safetensors", "result.json"} <= files.keys()
@@ -119,7 +120,7 @@ def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, mon
         assert [name for name in files if files[name] != other_files[name]] == []
 
 
-OF_THE_TIME = "ledger.json"  # a hash of entries that say when they were made
+OF_THE_TIME = "ledger.json"  # a hash of entries that contain their times
 BESIDE = {
     "warm start": {"unaligned": {"method": "warm-start", "epochs": 1}},
     "regressor": {"unaligned": {"method": "regressor", "epochs": 1}},
@@ -141,7 +142,7 @@ SHORT = "three classes"
 
 @pytest.mark.parametrize("beside", [pytest.param(each, marks=() if each == SHORT else pytest.mark.long) for each in BESIDE])
 def test_other_labels_send_two_feature_parties_the_same_bytes_whatever_stands_beside(beside, tmp_path, to_shop, monkeypatch):
-    """Three parties, and all else that the mode may be joined with: messages and the run folders of both."""
+    """Three parties, and everything else that can be combined with the mode: compare messages and both run folders."""
     parties = ("bank", "club", "shop")
     values = contract_values(parties, **QUICK | BESIDE[beside])
     target = values["target"]["type"]
@@ -162,7 +163,7 @@ def test_other_labels_send_two_feature_parties_the_same_bytes_whatever_stands_be
 
 
 def test_with_gradients_other_labels_send_other_bytes(tmp_path, to_shop, monkeypatch):
-    """The comparison above sees what there is to see."""
+    """The comparison above does detect differences."""
     frames, found = tables(PARTIES, rows=ROWS), []
     for how in ("same", "turned"):
         seed_system(monkeypatch)
@@ -173,7 +174,7 @@ def test_with_gradients_other_labels_send_other_bytes(tmp_path, to_shop, monkeyp
 
 
 def test_a_stopped_label_party_goes_on_to_the_same_bits_and_tells_nobody_how_far_it_was(tmp_path, to_shop, monkeypatch):
-    """Nor whether it had trained already: stopped early, late, and once the model was there."""
+    """Nor does it depend on whether it had trained already: stopped early, late, and after the model was there."""
     more = {"training__checkpoint_every": 2, "training__epochs": 4, "training__batch_size": 16}
     values = contract_values(PARTIES, **QUICK | more | {"evaluation__own_columns_baseline": True})
     frames = tables(PARTIES, rows=ROWS)
@@ -195,7 +196,7 @@ def test_a_stopped_label_party_goes_on_to_the_same_bits_and_tells_nobody_how_far
 
 
 def test_a_label_party_that_stops_after_it_left_goes_on_under_label_dp(tmp_path, monkeypatch):
-    """Its last message goes out before exact labels are used, so the other side has ended by then."""
+    """Its last message is sent before exact labels are used, so the other side has ended by then."""
     dp = {"method": "label-dp", "epsilon": 1.0}
     more = {"training__epochs": 1, "training__checkpoint_every": 1, "evaluation__own_columns_baseline": True}
     values, frames = contract_values(PARTIES, defense=[dp], **more), tables(PARTIES, rows=ROWS)
@@ -207,7 +208,7 @@ def test_a_label_party_that_stops_after_it_left_goes_on_under_label_dp(tmp_path,
 
 
 def without_run_id(sent):
-    """A resumed run's messages, its greeting and agreement (which name the run, drawn at random) as values."""
+    """Return a resumed run's messages. Its greeting and agreement, which contain the random name of the run, are values."""
     greeting, agreement = decode(sent[0], Greeting), decode(sent[1], Agreement)
     return [replace(greeting, run_id=""), replace(agreement, run_id=""), *sent[2:]]
 
@@ -236,7 +237,7 @@ def no_weight(aligned):
 def test_rows_that_a_feature_party_chose_tell_it_no_label_by_whether_the_run_stops(
     tmp_path, to_shop, monkeypatch, target, flat, refusal
 ):
-    """Aligned rows of one class end the label party's training at home; the others see what they see of any rows."""
+    """Aligned rows of one class end the label party's training at home. The others see the same as for any rows."""
     classes = {"target__classes": 3} if target == "multiclass" else {}
     values = contract_values(PARTIES, **QUICK, **classes, target__type=target)
     given, found = tables(PARTIES, rows=ROWS, target=target), []
@@ -260,7 +261,7 @@ def test_rows_that_a_feature_party_chose_tell_it_no_label_by_whether_the_run_sto
 
 
 def test_a_feature_party_that_lost_its_alignment_is_refused_whatever_the_labels(tmp_path, to_shop, monkeypatch):
-    """Aligned labels that teach nothing leave no step of training; that must not show in whether the parties align again."""
+    """Aligned labels that teach nothing leave no training step. Whether the parties align again must not show that."""
     values = contract_values(PARTIES, **QUICK | {"training__checkpoint_every": 1, "training__batch_size": 16})
     given = tables(PARTIES, rows=ROWS)
     given["shop"] = given["shop"][:60]
@@ -278,7 +279,7 @@ def test_a_feature_party_that_lost_its_alignment_is_refused_whatever_the_labels(
 
 
 def test_numbers_too_large_in_any_row_are_refused_before_anybody_is_greeted(tmp_path):
-    """With gradients only those of training rows count."""
+    """With gradients only the labels of training rows count."""
     frame, party = pl.DataFrame({"y": [1.0, 2.0, 1e308, -1e308]}), {"party": "bank", "table": {"path": "bank.parquet"}}
     bank = parse_party(party | columns(PARTIES)["bank"], folder=tmp_path, source="bank")
     sent, none = (parse_contract(contract_values(PARTIES, target__type="regression", **more)) for more in ({}, NONE))
@@ -289,7 +290,7 @@ def test_numbers_too_large_in_any_row_are_refused_before_anybody_is_greeted(tmp_
 
 @pytest.fixture
 def crossed(monkeypatch):
-    """Rows of each kind of tensor that crossed, by sender and receiver."""
+    """Return the number of rows of each kind of tensor that crossed, by sender and receiver."""
     rows, send = Counter(), MemoryChannel.send
 
     def counted(channel, message):
@@ -384,7 +385,9 @@ def test_what_is_signed_names_each_choice_of_a_run_that_is_seen(epsilon):
 
 @pytest.mark.parametrize("method", ["warm-start", "regressor", "ss-vfl"])
 def test_rows_without_a_partner_are_used_as_ever(method, crossed):
-    """Also by methods that else embed the training rows once more, or that train the bottom on its own columns first."""
+    """This holds also for methods that usually embed the training rows once more, or that train the bottom on its own
+    columns first.
+    """
     result = simulate(
         contract_values(PARTIES, **QUICK, unaligned={"method": method, "epochs": 1}), tables(PARTIES, rows=ROWS), columns(PARTIES)
     )

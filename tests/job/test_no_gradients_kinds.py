@@ -1,4 +1,4 @@
-"""Without cut gradients, over commands: labels that fail in a fold or among test rows, and numbers, are heard of by nobody."""
+"""Without cut gradients, over several commands: nobody learns that labels failed in a fold or in test rows, nor their numbers."""
 
 import polars as pl
 import pytest
@@ -17,7 +17,7 @@ FEW = {**NUMBERS, "shop": NUMBERS["shop"][:80]}
 
 
 def among(frame, is_wanted):
-    """The rows of a table whose ids are wanted."""
+    """Return the rows of a table with these ids."""
     return pl.col("id").is_in(frame["id"].filter(pl.Series(is_wanted)).implode())
 
 
@@ -26,14 +26,14 @@ def in_test_rows(frame, contract):
 
 
 def in_first_fold(frame, contract):
-    """Of the networks of own columns alone: the joint one crosses once, and has no folds."""
+    """Look at networks of own columns alone: the joint one crosses once, and has no folds."""
     ids, count = [each.encode() for each in frame["id"]], contract.own_folds(frame.height)
     assert count > 1
     return among(frame, folds_by_hash(ids, contract.split, count=count, seed=contract.seed) == 0)
 
 
 OF_NUMBERS = {"target": {"type": "regression"}}
-KINDS = {  # tables, what else the contract has, which rows get one label, and whether they have it from the second run on
+KINDS = {  # tables, what else the contract has, which rows get one label, and whether only from the second run on
     "one class in the test rows": (CLASSES, {}, in_test_rows, True),
     "one class in a fold": (CLASSES, {"unaligned": {"method": "average"}, "training__folds": "auto"}, in_first_fold, True),
     "a constant number": (FEW, OF_NUMBERS, lambda *_: pl.col("id").is_in(FEW["shop"]["id"].implode()), True),
@@ -42,7 +42,7 @@ KINDS = {  # tables, what else the contract has, which rows get one label, and w
 
 
 def decide(sides, old, new):
-    """Have bank decide between two runs, as `compare --decide` does; gives what its ledger then holds."""
+    """Let bank decide between two runs, as `compare --decide` does. Return the content of its ledger after that."""
     contract, party = files_of(sides.job, "bank")
     runs = {folder.run_id: folder for folder in RunFolder.all(party.runs, contract, "bank")}
     results = [read_run(runs[name].path) if runs[name].result.exists() else None for name in (old, new)]
@@ -52,7 +52,7 @@ def decide(sides, old, new):
 
 
 def sequence(sides, given, troubled, *, early):
-    """Two runs, both promoted, and what may come after; gives bank's error of each step, and its ledger after a decision."""
+    """Make two runs, promote both, and do what may follow. Return bank's error of each step, and its ledger after a decision."""
     sides.tables(given)
     errors = [sides.run()]
     sides.tables(troubled if early else given)

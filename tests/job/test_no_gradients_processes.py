@@ -1,4 +1,6 @@
-"""Without cut gradients, as processes: the feature party's is over before training, whatever becomes of the label party's."""
+"""Without cut gradients, as processes: the feature party's process ends before training, whatever happens to the label
+party's.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ CHANGES = {
     "training__epochs": 6,
     "training__batch_size": 4,
     "training__checkpoint_every": 20,
-    "network__deadline_s": 60.0,  # so long shop would wait for bank's end, if it had to
+    "network__deadline_s": 60.0,  # how long shop would wait for bank's end, if it had to
     "evaluation__own_columns_baseline": False,
 }
 
@@ -25,7 +27,8 @@ def test_a_feature_party_neither_sees_nor_needs_the_label_partys_training(lay_ou
     running = job.start_all()
     running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 30)
     os.kill(running["bank"].process.pid, signal.SIGSTOP)
-    assert running["shop"].end(timeout=30) == 0, running["shop"].said  # half of what it would wait for a bank that is there
+    # half of the time that it would wait for a bank that is there
+    assert running["shop"].end(timeout=30) == 0, running["shop"].said
     running["bank"].kill()
     shops = {path.name: path.stat().st_mtime_ns for path in job.runs("shop")[0].iterdir()}
     banks = max(path.stat().st_mtime_ns for path in (job.runs("bank")[0] / "checkpoints").iterdir())

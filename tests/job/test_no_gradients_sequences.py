@@ -1,6 +1,6 @@
-"""Without cut gradients, over sequences of commands: whatever became of a training at home, others hear the same or nothing.
+"""Without cut gradients, over sequences of commands: whatever happens to a training at home, the others hear the same or nothing.
 
-What a label party cannot do with a run whose training failed or goes on, it refuses before it calls anybody.
+If a training failed or goes on, the label party refuses what it cannot do with that run before it calls anybody.
 """
 
 import polars as pl
@@ -24,7 +24,7 @@ TROUBLES = {
 
 
 def sequence(sides, trouble):
-    """A good run; another one with trouble; and all that may come after it. Gives bank's error of each step."""
+    """Make a good run, another one with trouble, and do all that may follow. Return bank's error of each step."""
     stop_at = 1 if trouble == "goes on" else None
     sides.tables(GOOD)
     errors = [sides.run()]
@@ -47,7 +47,9 @@ def sequence(sides, trouble):
 
 @pytest.mark.long
 def test_whatever_becomes_of_a_training_others_hear_the_same_or_nothing(tmp_path, monkeypatch):
-    """Nothing: what would use the run is refused before anybody is called. All else that shop is sent is the same to the byte."""
+    """A command that would use the run is refused before anybody is called. Everything else that shop is sent is the same to the
+    byte.
+    """
     heard, errors = {}, {}
     for trouble in TROUBLES:
         with monkeypatch.context() as patch:
@@ -56,7 +58,7 @@ def test_whatever_becomes_of_a_training_others_hear_the_same_or_nothing(tmp_path
         heard[trouble] = sides.heard
     assert errors["none"] == [None] * len(heard["none"])
     steps = [what for what, _ in heard["none"]]
-    uncalled = [2, 3, 7, 8, 14]  # predict and serve with the second run, and a start from it
+    uncalled = [2, 3, 7, 8, 14]  # predict and serve with the second run, and start from it
     for trouble in set(TROUBLES) - {"none"}:
         assert [what for what, _ in heard[trouble]] == steps
         for number, (what, sent) in enumerate(heard[trouble]):
@@ -68,7 +70,7 @@ def test_whatever_becomes_of_a_training_others_hear_the_same_or_nothing(tmp_path
 
 @pytest.mark.parametrize("gradients", ["none", "sent"])
 def test_a_prediction_without_gradients_is_over_for_others_before_anything_is_made_of_a_label(gradients, tmp_path, monkeypatch):
-    """How long scoring takes, and whether scores can be written, follows from what was learnt of labels, and from who asked."""
+    """How long scoring takes, and whether scores can be written, depends on what was learnt from labels, and on who asked."""
     sides = Sides(tmp_path, monkeypatch, GOOD, training__gradients=gradients)
     assert sides.run() is None
     seen = []
@@ -90,5 +92,5 @@ def test_a_prediction_without_gradients_is_over_for_others_before_anything_is_ma
 
     monkeypatch.setattr(job_predict, "write_scores", full)
     assert "the disk is full" in str(sides.predict())
-    assert ("bank" in sides.left) == (gradients == "none")  # who has left tells nobody of an error
+    assert ("bank" in sides.left) == (gradients == "none")  # a party that has left tells nobody of an error
     assert "shop" not in sides.errors

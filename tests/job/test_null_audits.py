@@ -1,4 +1,4 @@
-"""Audits by the product's own code where there is nothing to find: the truth is shuffled among the rows of a recorded run."""
+"""The product's audits of data without a leak: the truth is shuffled among the rows of a recorded run."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ PARTIES = ("bank", "shop")
 
 @pytest.mark.long
 def test_what_has_nothing_to_do_with_a_view_is_seldom_found_in_it(tmp_path):
-    """Of 20 shuffles at most 1 % are to say "yes" and 5 % "a little", for labels and for columns.
+    """Of 20 shuffles at most 1 % should say "yes" and 5 % "a little", for labels and for columns.
 
     3 or more of 20 say "yes" with a chance of .001, 5 or more "a little" with one of .003. Seeded.
     """

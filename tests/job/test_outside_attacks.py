@@ -1,4 +1,4 @@
-"""Attacks that other packages bring: they join the audit, and one that fails costs its own row only."""
+"""Attacks of other packages join the audit, and one that fails costs its own row only."""
 
 import io
 import sys
@@ -80,7 +80,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def install(tmp_path, monkeypatch, points):
-    """A package of these entry points and one whose module ends the process, installed as pip leaves one."""
+    """Make a package with these entry points and one whose module ends the process, installed as by pip."""
     site = tmp_path / "site"
     about = site / "brought-1.0.dist-info"
     about.mkdir(parents=True)
@@ -153,14 +153,14 @@ def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(tmp_path, mon
     assert "broken, in shop's seat: it raised KeyError: 'no such thing'" in audit.not_measured
     assert any(line.startswith("norm (brought_attacks:LONGEST): another attack") for line in audit.not_measured)
     assert "crashes, in shop's seat: its process ended with code 7" in audit.not_measured
-    assert "brought_attacks" not in sys.modules  # no foreign code runs beside the labels
+    assert "brought_attacks" not in sys.modules  # no foreign code runs where the labels are
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize(("name", "says"), [("leaves", "it raised SystemExit: 3"), ("wordy", "it raised AttributeError: ")])
 def test_a_row_that_leaves_or_gives_no_scores_is_answered_in_words(installed, name, says):
-    """By the process that runs it, whose own function is called here."""
+    """Run it by the function of its process, which is called here."""
     number = next(number for number, point in enumerate(outside_worker.points()) if point.name == name)
     answers = io.BytesIO()
     try:
@@ -182,10 +182,10 @@ def test_the_quick_form_loads_none(installed, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_an_attack_that_never_ends_is_ended_and_costs_its_own_row(tmp_path, monkeypatch):
-    """Its own children end with it: the pipe that they hold open is closed."""
+    """Its own child processes end with it: the pipe that they hold open is closed."""
     install(tmp_path, monkeypatch, {"endless": "ENDLESS", "longest": "LONGEST"})
     found, _ = outside_attacks()
-    monkeypatch.setattr(outside, "LIMIT_S", 12.0)  # loading torch takes a few seconds of it
+    monkeypatch.setattr(outside, "LIMIT_S", 12.0)  # loading torch takes a few seconds of this
     with pytest.raises(DataError, match="it was ended after 12 s"):
         found["endless"].attack(random_view(), generator=torch.Generator().manual_seed(0))
 
@@ -194,7 +194,7 @@ def test_an_attack_that_never_ends_is_ended_and_costs_its_own_row(tmp_path, monk
 def test_a_row_that_never_loads_is_ended_and_the_others_are_loaded(tmp_path, monkeypatch):
     site = install(tmp_path, monkeypatch, {"longest": "LONGEST"})
     (site / "leaving_attacks.py").write_text("import time\nwhile True: time.sleep(1)")
-    monkeypatch.setattr(outside, "LIMIT_S", 60.0)  # in which the others can be loaded, however busy the machine
+    monkeypatch.setattr(outside, "LIMIT_S", 60.0)  # long enough to load the others, however busy the machine is
     found, unusable = outside_attacks()
     assert set(found) == {"longest"}
     assert unusable == {"leaving (leaving_attacks:ROW)": "it cannot be loaded: it was ended after 60 s"}

@@ -1,6 +1,6 @@
-"""`tallystick overlap`: two processes count common ids as the contract says, and no more often than it says.
+"""`tallystick overlap`: two processes count common ids as the contract says, and no more often.
 
-Where a test does not ask what the light install can do, it forks them from a process that has loaded everything.
+If a test does not ask what the light install can do, it forks them from a process that has loaded everything.
 """
 
 import polars as pl
@@ -35,13 +35,13 @@ def counted(tmp_path):
 
 
 def count(job):
-    """Each party's exit code, its JSON and its standard error."""
+    """Return each party's exit code, its JSON and its standard error."""
     running = job.start_all("overlap")
     return {party: (one.end(), one.found, one.said) for party, one in running.items()}
 
 
 def error_of_one(job, party):
-    """What a party that nobody joins is told."""
+    """Return what a party is told that nobody joins."""
     one = job.start(party, "overlap")
     assert one.end() != 0
     return one.found["error"]["message"]
@@ -69,7 +69,7 @@ def test_both_are_told_how_many_are_common_once(counted):
 
 
 def test_of_two_counts_at_once_not_both_are_made(counted):
-    """Each process looks for others before it calls, and again once its own count is on record."""
+    """Each process looks for other counts before it calls, and again after it has recorded its own."""
     contract, party = files_of(counted(least=5), "shop")
     _require_allowed(contract.overlap, party, "bank")
     folders = [RunFolder.new(party.runs, contract, party.party, use="overlap", key=None) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The share of the labels' variance that a network of own columns leaves, by which the weight decay of a head on shares goes."""
+"""The share of the labels' variance that a network of own columns leaves. The weight decay of a head on shares depends on it."""
 
 import pytest
 import torch

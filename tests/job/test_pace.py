@@ -1,4 +1,4 @@
-"""training.mode: auto: how many batches are in flight, who decides, and that a run which goes on keeps its pace."""
+"""training.mode: auto: how many batches are in flight, who decides it, and that a resumed run keeps its number."""
 
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ def run(folder, **training):
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory):
-    """A run whose label party finds one of its partners 20 ms away."""
+    """Make a run whose label party measures 20 ms to one of its partners."""
     away = {"shop": 0.020, "club": 0.0}
 
     def measured(channel):
@@ -79,13 +79,13 @@ def test_partners_beside_each_other_train_without_loss(tmp_path, monkeypatch):
 
 
 def near(channel):
-    """What a quiet machine measures, whatever this one is at."""
+    """Return the times of a quiet machine, whatever this one does."""
     measure_line(channel)
     return MeasuredLine(round_trip_s=0.0002, bytes_per_s=1e8)
 
 
 def parts(folder, channel):
-    """What this phase needs of a job and of a dataset."""
+    """Return what this phase needs of a job and of a dataset."""
     training = SynchronousTraining(mode="auto")
     job = SimpleNamespace(
         contract=SimpleNamespace(training=training, label_party="bank"),
@@ -98,7 +98,7 @@ def parts(folder, channel):
 
 
 def answered(messages):
-    """A channel on which the other side has said all this already."""
+    """A channel on which the other side has already sent all this."""
     ours, theirs = memory_channels("shop", "bank", timeout_s=5)
     for message in messages:
         theirs.send(message)
@@ -165,7 +165,7 @@ def test_check_says_what_a_long_line_means_for_training(changes, round_trip_s, e
 
 
 def test_messages_are_bounded_before_the_line_is_known():
-    """Eight batches of sixteen in flight travel together at most, of 4,096 rows at most."""
+    """At most eight batches of sixteen in flight travel together, with 4,096 rows at most."""
     settled = SynchronousTraining(mode="auto", batch_size=64).resolved(1_000)
     assert most_batches_per_message(settled) == 8
     assert most_batches_per_message(settled.model_copy(update={"batch_size": 1024})) == 4

@@ -1,4 +1,6 @@
-"""The secret that a party's noise follows from: one for ever, its own, and what depends on that across runs and tables."""
+"""The secret from which a party's noise follows: it never changes, is its own, and runs and tables depend on it as they
+should.
+"""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -47,13 +49,15 @@ def test_the_secret_is_made_once_and_is_the_owners_alone(tmp_path):
 
 
 def test_a_secret_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it(tmp_path):
-    """Each new secret would be one more release of the same rows, to be averaged with those before; nothing told it."""
+    """Each new secret would be one more release of the same rows, which could be averaged with earlier ones, and no
+    line said so.
+    """
     (tmp_path / "other").mkdir()
     party, other = shop(tmp_path), shop(tmp_path / "other")
     first, foreign = noise_secret(party), noise_secret(other)
     path, foreign_path = (each.privacy.ledger.with_suffix(".noise.json") for each in (party, other))
     kept = path.read_bytes()
-    path.write_bytes(foreign_path.read_bytes())  # sealed, and whole
+    path.write_bytes(foreign_path.read_bytes())  # sealed, and complete
     with pytest.raises(DamagedFile, match=r"it is not the secret that the noise charged to .*ledger\.sqlite follows from"):
         noise_secret(party)
     path.unlink()
@@ -67,7 +71,7 @@ def test_a_secret_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it
 
 @pytest.mark.parametrize("of", ["-keys", "-embeddings"])
 def test_a_ledger_that_knows_no_digest_and_holds_noise_has_no_new_secret_made(tmp_path, of):
-    """A secret that is drawn anew would be one more release of the same rows."""
+    """A newly drawn secret would be one more release of the same rows."""
     party = shop(tmp_path)
     secret, ledger = noise_secret(party), Ledger(party.privacy.ledger, party="shop")
     ledger.spend(f"{party.privacy.dataset}{of}", GaussianDP(noise_multiplier=3.0, unit="record"), what="a run")
@@ -90,7 +94,7 @@ def test_only_a_feature_party_with_noise_has_one(tmp_path):
 
 
 def test_a_retrained_run_sends_the_same_embeddings_again(tmp_path):
-    """Noise is in every step, so weights that are the same to the bit have seen the same noise."""
+    """Every step has noise, so weights that are the same to the bit had the same noise."""
     for _ in range(2):
         simulate(contract_values(PARTIES, defense=[NOISE]), tables(PARTIES, rows=150), columns(PARTIES), folder=tmp_path)
     for party in PARTIES:

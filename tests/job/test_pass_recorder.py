@@ -1,4 +1,4 @@
-"""What crosses without a gradient coming back is kept: every pass, whatever the part, and across a resume."""
+"""Rows that cross without a gradient coming back are recorded: every pass, whatever the part, and across a resume."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def stores(tmp_path):
 
 
 def sent(recorder, part, index_N, cut_ND):
-    """One pass in two batches."""
+    """Make one pass in two batches."""
     for rows in torch.split(torch.arange(len(index_N)), 4):
         recorder.sent(part, index_N[rows], cut_ND[rows])
     recorder.pass_ended(part)

@@ -84,7 +84,7 @@ def test_why_a_call_was_refused_is_shown_as_data(matter):
 def test_a_stop_of_a_mebibyte_is_passed_on_shortened():
     own, theirs = memory_channels("bank", "shop", timeout_s=2)
     to_club, club = memory_channels("bank", "club", timeout_s=2)
-    theirs.send(Stopped(reason=NASTY[:-1] + "x" * (MEBIBYTE - 99)))  # no lone surrogate: UTF-8 has none
+    theirs.send(Stopped(reason=NASTY[:-1] + "x" * (MEBIBYTE - 99)))  # no lone surrogate, because UTF-8 has none
 
     def align():
         with notify_peers([own, to_club]):
@@ -140,7 +140,7 @@ def test_a_peer_is_told_a_category_and_nothing_private():
 
 
 def test_a_full_disk_is_told_as_such():
-    """/dev/full is a disk on which nothing fits."""
+    """/dev/full is a disk without room."""
 
     def write():
         try:

@@ -1,4 +1,4 @@
-"""The file of scores: keys as they are, nothing that a spreadsheet runs, for this user alone, whole or not at all."""
+"""The file of scores: keys unchanged, nothing that a spreadsheet runs, readable by this user alone, complete or absent."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What one side can find alone ends its command with 2 before a peer is called, and `check` lists the same."""
+"""If one side alone can find a problem, its command ends with code 2 before a peer is called, and `check` lists the same."""
 
 import socket
 from pathlib import Path
@@ -43,7 +43,7 @@ PARTIES = ("bank", "shop")
 
 
 def both_say(job, party="bank"):
-    """What a run of this party raises before it calls anybody, which `check` must list too, word for word."""
+    """Return what a run of this party raises before it calls anybody. `check` must list it, too, word for word."""
     home = job.home(party)
     contract, own = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
     error = error_of(lambda: run_process(contract, own, watcher=Silent()))
@@ -54,7 +54,7 @@ def both_say(job, party="bank"):
 
 
 def clean(job, party="bank"):
-    """Whether `check` finds nothing to refuse."""
+    """Tell whether `check` finds nothing to refuse."""
     home = job.home(party)
     return check_party_file(home / "party.yaml", home / "contract.yaml")["problems"] == []
 
@@ -141,7 +141,7 @@ OWN = (
     [
         ("union", {}, "bank has columns of its own, and", "if bank has columns of its own,"),
         ("union", {"features": {}}, None, "if bank has columns of its own,"),
-        ("union", {"features": {"numeric": ["one"]}}, None, "if bank has columns of its own,"),  # constant: of no use
+        ("union", {"features": {"numeric": ["one"]}}, None, "if bank has columns of its own,"),  # constant, so it is useless
         (
             "union",
             {"table": {"path": "absent.parquet"}},
@@ -202,7 +202,7 @@ def test_unusable_sequences(lay_out_job, changes, words):
 
 
 def test_noise_on_embeddings_without_a_ledger_to_charge(lay_out_job):
-    """The feature party adds it, so the feature party's ledger is asked for, before anybody is called."""
+    """The feature party adds the noise, so its ledger is checked before anybody is called."""
     noise = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}
     job = lay_out_job(PARTIES, rows=200, defense=[noise])
     ledger = job.home("shop") / "privacy-ledger.sqlite"
@@ -249,7 +249,7 @@ def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_pat
         job = lay_out_job(PARTIES, rows=200, model__bottoms={"bank": path})
         assert f"model.bottoms.bank = {path}: {words}" in both_say(job)
     assert "model.top = nowhere.to:Be: cannot be imported" in both_say(lay_out_job(PARTIES, rows=200, model__top="nowhere.to:Be"))
-    # What a generator for unaligned rows is conditioned on is as wide as the label party's bottom states.
+    # The condition of a generator for unaligned rows is as wide as the label party's bottom says.
     given = {"model__bottoms": {"bank": "own_modules:Lies"}, "unaligned": {"method": "diffu-at"}}
     said = "model.bottoms.bank = own_modules:Lies: gives torch.float32 of (2, 2) for 2 rows; expected float32 of (2, 5)"
     assert both_say(lay_out_job(PARTIES, rows=200, **given)) == said
@@ -352,7 +352,7 @@ def test_own_tops_that_cannot_be_built_or_give_another_shape(lay_out_job, tmp_pa
 
 
 def test_an_own_top_over_a_width_that_only_the_peer_knows_ends_the_run_for_good(lay_out_job):
-    """The label party cannot try it before the run; then it is told what is wrong, and nobody is told to resume."""
+    """The label party cannot try it before the run. Later it is told what is wrong, and nobody is told to resume."""
     job = lay_out_job(
         PARTIES,
         rows=200,
@@ -371,7 +371,7 @@ def test_an_own_top_over_a_width_that_only_the_peer_knows_ends_the_run_for_good(
 
 
 def bank_table(of_training, **changes):
-    """Tables whose label is made of which of the bank's rows its contract's hash takes for training."""
+    """Make tables whose label is which of the bank's rows its contract's hash uses for training."""
     frames, contract = tables(PARTIES, rows=200), parse_contract(contract_values(PARTIES, **changes))
     keys = read_keys(frames["bank"], columns={"id": "id"}, alignment=contract.alignment)
     training = split_by_hash(keys.ids, contract.split, seed=contract.seed) == TRAINING
@@ -380,7 +380,7 @@ def bank_table(of_training, **changes):
 
 
 def lone(rows):
-    """A label of which so many rows for training are positive, and all others."""
+    """Make a label that is positive for so many training rows, and for all others."""
     return lambda training: ~training | (training.cumsum() <= rows)
 
 
@@ -439,7 +439,7 @@ def test_a_teacher_of_labels_one_of_whose_halves_is_bound_to_lack_a_class(lay_ou
 
 
 def test_a_split_by_hash_where_rows_are_linked_by_similarity(tmp_path):
-    """It is of the label party's positions, as many as it has rows; a feature party's rows fall into no part."""
+    """It depends on the label party's positions, as many as it has rows. A feature party's rows are in no part."""
     for name, least in (("some", 0.01), ("none", 0.0001)):
         (tmp_path / name).mkdir()
         job = similar.lay_out_similar(tmp_path / name, split__validation=least)
@@ -596,7 +596,7 @@ def test_resuming_is_suggested_only_where_it_can_help():
 
 
 class Hearing(Silent):
-    """What the label party is told."""
+    """Return what the label party is told."""
 
     def __init__(self):
         self.said = []
@@ -753,7 +753,7 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
 
 
 def numbers_of(model, prefix=""):
-    """Every number of a config model: its path and the limits that its type states."""
+    """Yield every number of a config model: its path and the limits of its type."""
     from tallystick.reading import Model
 
     for name, field in model.model_fields.items():

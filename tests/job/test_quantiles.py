@@ -1,4 +1,4 @@
-"""Jobs that predict quantiles: against scikit-learn's losses and regressions, and the quantiles of the data's own model."""
+"""Jobs that predict quantiles are compared with scikit-learn's losses and regressions, and with the true quantiles."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_the_loss_of_an_ensemble_is_the_mean_of_its_members_losses(levels):
 
 
 def test_quantiles_of_labels_mixed_with_another_models_quantiles_are_these_mixed():
-    """The best constant for labels y and another model's q is (1 - s) Q(y) + s q, for each level."""
+    """For labels y and another model's q the best constant is (1 - s) Q(y) + s q, for each level."""
     target_N = torch.randn(2001, generator=torch.Generator().manual_seed(2))
     prior_NL, share = torch.tensor([[-3.0, 1.0, 4.0]]).expand(2001, 3), 0.4
     best_L = 0.6 * torch.quantile(target_N, torch.tensor(LEVELS)) + 0.4 * prior_NL[0]
@@ -160,7 +160,7 @@ def test_what_has_no_way_for_quantiles_is_refused_by_name(changes, message):
 
 @pytest.fixture(scope="module")
 def spread():
-    """Tables whose label is normal around 10 (x_bank + x_shop), with a deviation of 5 exp(.5 x_bank)."""
+    """Make tables whose label is normal around 10 (x_bank + x_shop), with a deviation of 5 exp(.5 x_bank)."""
     frames = tables(PARTIES, rows=ROWS)
     joined = (
         frames["bank"].select("id", "x").join(frames["shop"].select("id", shop="x"), on="id", how="left", maintain_order="left")
@@ -186,9 +186,9 @@ WAYS = [{}, {"model__ensemble": 4}, {"training__gradients": "none"}, {"unaligned
 @pytest.mark.long
 @pytest.mark.parametrize("changes", short_lane_of(WAYS, 1), ids=str)
 def test_quantiles_are_learnt_about_as_well_as_the_model_that_made_the_labels_has_them(changes, spread, tmp_path):
-    """True quantiles' loss is the bar: at most 12 % above it. 720 test rows have a standard error of 3 %.
+    """At most 12 % above the loss of the true quantiles; on 720 test rows it has a standard error of 3 %.
 
-    A share of .8 has one of .015 among them; .07 is more than four.
+    A share of .8 has one of .015 there, and .07 is more than four of these.
     """
     result = run(tmp_path, spread, training__epochs=30, **changes)
     joint, own = (result.evaluation[model]["pinball"]["value"] for model in ("joint", "local_baseline"))
@@ -209,7 +209,7 @@ def test_quantiles_are_learnt_about_as_well_as_the_model_that_made_the_labels_ha
 @pytest.mark.long
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"none", "fedcvt"}))
 def test_every_method_for_unaligned_rows_trains_quantiles(method, spread, tmp_path):
-    """Far better than own columns alone in a few epochs; warm-start holds its top back, of regression as well."""
+    """Far better than own columns alone within a few epochs. Warm-start slows its top down, also for regression."""
     unaligned = {"method": method, **({"group": "kind"} if method == "heuristic" else {})}
     result = run(tmp_path, spread, training__epochs=10, unaligned=unaligned)
     joint, own = (result.evaluation[model]["pinball"]["value"] for model in ("joint", "local_baseline"))
@@ -224,7 +224,7 @@ def test_one_level_has_one_score_and_no_interval(spread, tmp_path):
 
 
 def test_an_audit_finds_numbers_in_gradients_of_quantiles_and_noise_hides_them(spread, tmp_path):
-    """A gradient says on which side of each quantile a label lies: without noise a rank correlation far above chance."""
+    """A gradient shows on which side of each quantile a label is. Without noise the rank correlation is far above chance."""
     leaks, few = {}, {name: frame.head(1000) for name, frame in spread.items()}
     noise = [{"method": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}]
     one_level = {"type": "quantile", "levels": [0.5]}  # two values a row, from one line, which the prediction's place moves

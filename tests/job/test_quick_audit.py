@@ -1,4 +1,4 @@
-"""A run that nobody asked to audit: each party attacks its own cut by the cheapest attacks, unless the contract says no."""
+"""Without being asked each party attacks its own cut by the cheapest attacks, unless the contract says no."""
 
 import pytest
 from msgspec.structs import replace
@@ -85,7 +85,7 @@ def test_no_single_step_is_kept(run):
 
 
 def test_a_folder_is_attacked_again_in_the_same_form(run):
-    """To the last digit, with as many threads as a run on so few rows."""
+    """Equal to the last digit, with as many threads as a run on so few rows has."""
     result, folder = run
     with limited_threads(1):
         assert audit_recorded(found(folder, "bank"), watcher=Silent()).leakage == result.sections.leakage

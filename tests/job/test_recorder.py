@@ -1,4 +1,4 @@
-"""The recorder: what it keeps is what crossed, step by step; and what it says of a view that is damaged or foreign."""
+"""The recorder keeps what crossed, step by step, and says what is wrong with a damaged or foreign view."""
 
 from itertools import pairwise
 
@@ -19,12 +19,12 @@ def schedule():
 
 
 def embedding(index_B):
-    """Values that say which row they are of."""
+    """Make values that identify their row."""
     return index_B[:, None].float() + torch.arange(WIDTH) / 10
 
 
 def crossed(schedule, folder, *, epochs=3, skip=0, plan=None, contract="abc", run_id="r"):
-    """What crosses in a training run, observed by a recorder; gives its store."""
+    """Record what crosses in a training run. Return the recorder's store."""
     store = ViewStore(folder=folder, contract=contract, origin=Origin(folder=folder), run_id=run_id)
     plan = plan or RecordingPlan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
     recorder = Recorder(plan=plan, store=store)
@@ -32,7 +32,7 @@ def crossed(schedule, folder, *, epochs=3, skip=0, plan=None, contract="abc", ru
         for batch in schedule.epoch(epoch, skip=skip if epoch == 0 else 0):
             given_BD, answer_BD = embedding(batch.index_B), -embedding(batch.index_B)
             recorder.crossed(batch, given_BD, answer_BD)
-            given_BD.zero_()  # whoever trains on the same memory meanwhile changes nothing
+            given_BD.zero_()  # training that writes to the same memory meanwhile changes nothing
             answer_BD.zero_()
         recorder.epoch_ended(epoch)
     return store

@@ -1,4 +1,4 @@
-"""What recorders take is done beside the training: in order, and no failure of it is lost."""
+"""Recorders run beside the training, in order, and none of their failures is lost."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Training that begins anew with the validation rows: who hears of it, what it costs, and what is left to the model before."""
+"""Training again with the validation rows: who is told, what it costs, and what uses the model before it."""
 
 import time
 
@@ -22,7 +22,7 @@ PARTIES = ("bank", "shop")
 
 
 def run(folder, parties=PARTIES, **changes):
-    """Simulate with rows split by time, unless the changes say otherwise; gives the result and each party's folder."""
+    """Simulate with rows split by time, unless the changes say otherwise. Return the result and each party's folder."""
     of = columns(parties)
     of["bank"]["time"] = "day"
     values = contract_values(parties, **{"split__method": "time", "training__epochs": 3, **changes})
@@ -36,7 +36,7 @@ def weights(folder, path):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A run as it is by default where the split is by time, and the same without a refit, by the same encoders."""
+    """Make a run with the defaults of a split by time, and the same run without a refit, with the same encoders."""
     from tiny import seed_system
 
     found = []
@@ -59,7 +59,7 @@ def test_the_model_before_it_is_that_of_a_run_without(both):
 
 
 def test_what_needs_validation_rows_is_measured_by_the_model_before(both):
-    """Column importance and the cheapest threshold are those of a run without a refit; what test rows say is not."""
+    """Column importance and the cheapest threshold are those of a run without a refit. Test results differ."""
     (refitted, _), (plain, _) = both
     assert [each.party for each in refitted.sections.importance] == ["bank", "shop"]
     assert refitted.sections.importance == plain.sections.importance
@@ -93,7 +93,7 @@ def test_the_audit_reads_the_validation_rows_labels(both):
 
 
 def test_encoders_know_what_the_validation_rows_brought(tmp_path):
-    """A kind that came up in the newest rows for training, which are for validation: without a refit it is unknown."""
+    """A category is new in the newest training rows, which are for validation: without a refit it is unknown."""
     frames, of = tables(PARTIES, rows=400), columns(PARTIES)
     of["bank"]["time"] = "day"
     is_new = pl.col("day").is_between(72, 78)
@@ -194,17 +194,17 @@ def by_day(job):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Each party's model of a run that nobody cuts."""
+    """Return each party's model of an undisturbed run."""
     job = by_day(lay_out(tmp_path_factory.mktemp("whole"), PARTIES, contract_values(PARTIES, **TO_BE_CUT), rows=420))
     job.run_all()
     return {party: job.models(party)[-1] for party in PARTIES}
 
 
 def cut_in_the_refit(lay_out_job, victim):
-    """A job whose victim is killed while it refits, once that has committed some steps of its own.
+    """Kill the victim of a job while it refits, once that has committed some steps.
 
-    The first training takes 204 steps and the refit at least 76: a look at the folder every millisecond meets it in the middle,
-    but where the machine has other work just then. So a run that was through before the kill is begun again.
+    The first training takes 204 steps and the refit at least 76. A look at the folder every millisecond meets the refit in its
+    middle, unless the machine is busy. So a run that ended before the kill is begun again.
     """
     for _ in range(5):
         cut = by_day(lay_out_job(PARTIES, rows=420, **TO_BE_CUT))
@@ -220,7 +220,7 @@ def cut_in_the_refit(lay_out_job, victim):
 
 
 def committed(job, party):
-    """The steps whose checkpoints lie in a party's run folder just now."""
+    """Return the steps whose checkpoints are in a party's run folder now."""
     return [int(path.stem.partition("-")[2]) for run in job.runs(party) for path in run.glob("checkpoints/step-*.safetensors")]
 
 
@@ -231,7 +231,7 @@ def test_a_party_that_is_killed_in_the_refit_is_resumed_to_the_same_bits(lay_out
     again = cut.run_all("run", "--resume")
     assert {party: cut.models(party)[-1] for party in PARTIES} == undisturbed
     assert any("resuming after step" in event.get("say", "") for event in again["bank"].events)
-    if victim == "bank":  # the refit has no way back to the model before it: all of training is made again
+    if victim == "bank":  # the refit cannot go back to the model before it, so all of training is repeated
         (kept,) = cut.runs(victim)
         (kept / "model-before-refit.safetensors").write_bytes(b"damaged")
         again = cut.run_all("run", "--resume")

@@ -1,5 +1,6 @@
-"""Run folders that a command cannot have are refused with one line: of another version, or in another process's hands; and those
-that are made at once are whole."""
+"""A command refuses a run folder with one line: one of another version, or one that another process uses. New folders
+are complete.
+"""
 
 import json
 import os
@@ -24,7 +25,7 @@ def job(lay_out_job):
 
 @pytest.fixture
 def folder(job):
-    """A run folder of the bank's, as format 1 had it: no file says its format."""
+    """Make a run folder of the bank as format 1 had it: no file says its format."""
     made = RunFolder.new(job.home("bank") / "runs", load_contract(job.home("bank") / "contract.yaml"), "bank", key=None)
     (made.path / "format").unlink()
     (made.path / "fills.json").write_text('{"seed": 1}')
@@ -34,7 +35,7 @@ def folder(job):
 
 
 def refused(*arguments):
-    """The line that a command ends with."""
+    """Return the line with which a command ends."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 2, done.output
     (line,) = done.stderr.strip().splitlines()
@@ -86,7 +87,7 @@ def test_a_new_folder_says_its_format(tmp_path, job):
 
 
 def test_a_kill_leaves_a_folder_that_is_made_at_once_whole_or_absent(tmp_path):
-    """Of an audit of a contract there was a folder without a result, or with one and no report."""
+    """An audit of a contract left a folder without a result, or with a result and no report."""
 
     def fill(folder):
         (folder / "result.json").write_text("{}")
@@ -100,6 +101,6 @@ def test_a_kill_leaves_a_folder_that_is_made_at_once_whole_or_absent(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tallystick-scratch-")] == []
     made = [new_whole_folder(tmp_path, "tiny", fill) for _ in range(2)]
     assert [path.name for path in made] == ["tiny-1", "tiny-2"]
-    assert sorted(tmp_path.iterdir()) == made  # what the kill left is gone
+    assert sorted(tmp_path.iterdir()) == made  # what was left after the kill is gone
     assert [path.name for path in made[0].iterdir()] == ["result.json"]
     assert stat.S_IMODE(made[0].stat().st_mode) == 0o700

@@ -1,4 +1,4 @@
-"""The AUC that a job releases: what a run does where the noise, or the labels, leave none."""
+"""The AUC that a job releases: what a run does if the noise, or the labels, leave none."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ PARTIES = ("bank", "shop")
 
 
 def test_a_run_whose_noise_hides_a_class_ends_with_a_report_and_is_charged_once(lay_out_job):
-    """At epsilon 1e-9 the noisy count lies within the 40 or so test rows, and so gives an AUC, with probability below 1e-7."""
+    """At epsilon 1e-9 the noisy count is within the some 40 test rows, and so gives an AUC, with a probability below 1e-7."""
     job = lay_out_job(PARTIES, rows=200, evaluation__privacy={"epsilon": 1e-9}, evaluation__own_columns_baseline=False)
     first = job.run_all()
     again = job.run_all("run", "--resume")

@@ -1,4 +1,4 @@
-"""What a run's evaluation sends and shows, as contract and party file say: columns, groups, costs, shared metrics."""
+"""What a run's evaluation sends and shows by contract and party file: columns, groups, costs, shared metrics."""
 
 import json
 
@@ -18,7 +18,7 @@ OFF = {"own_columns": False}
 
 
 def run(folder, *, target="binary", report=None, parties=PARTIES, rows=800, **changes):
-    """All parties' results of a simulated run, by name."""
+    """Return all parties' results of a simulated run, by name."""
     given = columns(parties)
     given["bank"] |= {"report": report} if report else {}
     classes = {"type": target, **({"classes": 3} if target == "multiclass" else {})}
@@ -146,7 +146,7 @@ def test_costs_and_groups_come_from_the_party_file(tmp_path):
     assert (decisions["cost_false_positive"], decisions["cost_false_negative"]) == (0.5, 8.0)
     assert decisions["chosen_on"] == "validation rows"
     assert decisions["flag_none"]["cost"] == pytest.approx(8 * found["bank"].evaluation["label_mean"])
-    # Groups are of the rows that were tested, not of others: their counts and rates add up to the whole.
+    # Groups are made of the tested rows alone: their counts and rates add up to the whole.
     rows = [group["rows"] for group in kind["groups"]]
     assert sum(rows) == found["bank"].evaluation["rows"]
     rates = [group["label_mean"]["value"] for group in kind["groups"]]
@@ -161,7 +161,7 @@ def test_costs_and_groups_come_from_the_party_file(tmp_path):
 
 
 def test_groups_hold_the_rows_of_their_own_values(tmp_path):
-    """A column that is the label spelt otherwise: each group's rate is 0 or 1, so the groups are of the right rows."""
+    """A column is the label in another spelling. Each group's rate is 0 or 1, so the groups have the right rows."""
     frames = tables(PARTIES, rows=800)
     frames["bank"] = frames["bank"].with_columns(said=pl.when(pl.col("y") == 1).then(pl.lit("yes")).otherwise(pl.lit("no")))
     given = columns(PARTIES)

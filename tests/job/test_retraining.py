@@ -1,4 +1,6 @@
-"""`--start-from`: a new run begins where a finished one ended, on all sides or on none, and to the same bits however it runs."""
+"""`--start-from`: a new run begins where a finished one ended, on all sides or on none, and has the same bits in every way of
+running.
+"""
 
 import json
 from threading import Thread
@@ -32,7 +34,7 @@ CHANGES = {
 
 
 def next_month(frames):
-    """Other rows of the same kind: every third has a category that was never seen, and numbers reach further."""
+    """Make other rows of the same kind: every third has a new category, and numbers have a wider range."""
     kind = pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("mauve")).otherwise(pl.col("kind"))
     return {name: frame.with_columns(kind=kind, x=pl.col("x") * 1.5) for name, frame in frames.items()}
 
@@ -43,13 +45,13 @@ def simulated(folder, contract, frames, **more):
 
 
 def models(folder, name):
-    """The weights of each run of a party, oldest first."""
+    """Return the weights of each run of a party, oldest first."""
     return [tiny.weights(path) for path in sorted(folder.glob(f"{name}/*/model.safetensors"))]
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A finished run of last month, and this month's tables."""
+    """Make a finished run of last month, and this month's tables."""
     contract = contract_values(PARTIES, **CHANGES)
     folder, frames = tmp_path_factory.mktemp("months"), tables(PARTIES, rows=600)
     return folder, contract, simulated(folder, contract, frames), next_month(frames)
@@ -82,7 +84,7 @@ def test_processes_that_are_killed_and_resumed_end_with_the_bits_of_a_simulation
     running["shop"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 22)
     running["shop"].kill()
     assert running["bank"].end() == 3
-    for name in PARTIES:  # the copy that a run keeps is enough
+    for name in PARTIES:  # the run's own copy is enough
         job.runs(name)[0].rename(job.home(name) / "moved-away")
     again = job.run_all("run", "--resume")
     assert f"began with the weights of run {run_id}" in (job.runs("shop")[-1] / "run.log").read_text()
@@ -173,5 +175,5 @@ def test_unaligned_rows_go_on_from_the_weights_of_the_earlier_run(method, tmp_pa
     assert then.keys() == now.keys()
     pairs = [(then[key], now[key][: len(then[key])]) for key in then if then[key].is_floating_point() and then[key].ndim > 1]
     distance = np.mean([float((later - before).norm() / before.norm().clamp_min(1e-6)) for before, later in pairs])
-    assert distance < 0.5  # weights drawn anew lie at about 1.4
+    assert distance < 0.5  # newly drawn weights would be at about 1.4
     assert found.joint["auc"]["value"] is not None

@@ -1,4 +1,4 @@
-"""The row recorder: its files hold the sums up to an epoch, few of them stay, and a resumed run goes on from them."""
+"""The row recorder: its files hold the sums up to an epoch, few of them are kept, and a resumed run continues them."""
 
 import stat
 
@@ -65,7 +65,8 @@ def test_a_resumed_run_goes_on_from_the_epoch_before_and_says_what_it_lacks(sche
     sums = recorded(schedule, tmp_path, epochs=7, resume_epoch=3, skip=2).sums
     whole = recorded(schedule, tmp_path / "whole", epochs=7).sums
     assert sums.epochs == whole.epochs
-    assert int(whole.count_N.sum() - sums.count_N.sum()) == 2 * BATCH  # what crossed before the commit that was resumed
+    # what crossed before the commit from which the run was resumed
+    assert int(whole.count_N.sum() - sums.count_N.sum()) == 2 * BATCH
     assert store_of(tmp_path).load(6).sum_ND.equal(sums.sum_ND)
 
 

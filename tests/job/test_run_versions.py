@@ -1,4 +1,4 @@
-"""Promotion: a run is in use once all parties have promoted it, and rollback takes it back; the rule says which is better."""
+"""Promotion: a run is in use when all parties have promoted it, rollback undoes that, and the rule says which run is better."""
 
 import errno
 import json
@@ -48,7 +48,7 @@ def versions(job, name):
 
 
 def predicted(job, file, **chosen):
-    """Which run each side predicted with, or its error."""
+    """Return the run with which each side predicted, or its error."""
 
     def work(name):
         home, output = job.home(name), job.home(name) / file if name == "bank" else None
@@ -60,7 +60,7 @@ def predicted(job, file, **chosen):
 
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory):
-    """Two complete runs."""
+    """Make two complete runs."""
     changes = {"training__epochs": 1, "evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "serving": {"ways": ["key"]}}
     job = lay_out(tmp_path_factory.mktemp("versions"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for _ in range(2):
@@ -73,7 +73,7 @@ def two_runs(tmp_path_factory):
 
 @pytest.fixture
 def job(two_runs):
-    """The same, with nothing decided or promoted yet."""
+    """Copy them, with nothing decided or promoted yet."""
     for name in PARTIES:
         for folder in two_runs.runs(name):
             (folder / "decision.json").unlink(missing_ok=True)
@@ -83,13 +83,13 @@ def job(two_runs):
 
 @pytest.fixture
 def ids(job):
-    """Of the runs, the older one first."""
+    """Return the runs' names, the older one first."""
     return complete_ids(*files_of(job, "bank"))[::-1]
 
 
 def test_a_run_is_in_use_once_all_have_promoted_it_and_the_one_before_it_until_then(job, ids):
     old, new = ids
-    assert predicted(job, "none.csv") == {"bank": new, "shop": new}  # the latest, where nobody promoted any
+    assert predicted(job, "none.csv") == {"bank": new, "shop": new}  # the latest, because nobody promoted any
     versions(job, "bank").promote(old)
     said = str(predicted(job, "one.csv")["bank"])
     assert f"no run is promoted on all sides (newest: bank {old}, shop none)" in said
@@ -99,7 +99,7 @@ def test_a_run_is_in_use_once_all_have_promoted_it_and_the_one_before_it_until_t
     assert predicted(job, "still.csv") == {"bank": old, "shop": old}
     versions(job, "shop").promote(new)
     assert predicted(job, "new.csv") == {"bank": new, "shop": new}
-    versions(job, "shop").roll_back()  # either side alone can take it back
+    versions(job, "shop").roll_back()  # each side alone can undo it
     assert predicted(job, "back.csv") == {"bank": old, "shop": old}
     assert predicted(job, "named.csv", bank=new, shop=new) == {"bank": new, "shop": new}
     assert pl.read_csv(job.home("bank") / "still.csv")["run_id"].unique().to_list() == [old]
@@ -111,12 +111,13 @@ def test_another_half_under_the_name_of_an_agreed_run_is_refused(job, ids):
         versions(job, name).promote(new)
     assert predicted(job, "first.csv") == {"bank": new, "shop": new}
     assert [each["agreed"] for each in listed(*files_of(job, "shop"))] == [True, False]
-    # The shop promotes anew, as if for the first time: another key, so another commitment than the bank agreed to.
+    # The shop promotes it again, as if for the first time, with another key, so its commitment differs from the one that was
+    # agreed.
     of_shop = versions(job, "shop")
     of_shop.path.unlink()
     of_shop.promote(new)
     assert f"run {new} is not the version that was agreed" in str(predicted(job, "other.csv")["bank"])
-    # A half that is not the promoted one is refused at home, before anybody is called.
+    # A half other than the promoted one is refused at home, before anybody is called.
     before, after = (folder / "model.safetensors" for folder in job.runs("bank"))
     model = after.read_bytes()
     after.write_bytes(before.read_bytes())
@@ -189,7 +190,7 @@ def test_a_run_without_a_trained_model_is_neither_promoted_nor_made_the_candidat
 
 
 def result_with(job, **metrics):
-    """The newest result with these values of metrics."""
+    """Write the newest result with these values of metrics."""
     found = read_run(job.runs("bank")[-1])
     joint = {**found.evaluation["joint"]}
     for name, value in metrics.items():
@@ -198,7 +199,7 @@ def result_with(job, **metrics):
 
 
 def under(result, **rule):
-    """The result as of a run whose contract has this rule."""
+    """Return the result as of a run whose contract has this rule."""
     contract = contract_values(PARTIES, promotion=rule)
     text = json.dumps(parse_contract(contract).model_dump(mode="json"))
     return msgspec.structs.replace(result, contract=msgspec.structs.replace(result.contract, yaml=text))
@@ -210,7 +211,7 @@ def test_the_contracts_rule_decides_by_gain_and_by_calibration(job):
     assert decide_promotion(old, under(better)).promote
     assert not decide_promotion(old, under(worse)).promote
     assert not decide_promotion(old, under(better, least_gain=0.03)).promote
-    assert not decide_promotion(old, under(better, metric="nll")).promote  # where less is better
+    assert not decide_promotion(old, under(better, metric="nll")).promote  # for which less is better
     assert decide_promotion(old, under(worse, metric="nll")).gain == pytest.approx(0.1)
     assert not decide_promotion(old, under(better, calibration_slack=0.01)).promote
     assert decide_promotion(old, under(better, calibration_slack=0.04)).promote
@@ -232,12 +233,14 @@ def test_compare_ends_with_another_code_where_the_old_run_stays(job):
 
 
 def entries(job):
-    """What the label party's ledger holds, the oldest first."""
+    """Return the entries of the label party's ledger, the oldest first."""
     return Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
 
 
 def decided(job, *, rounds=1, without=(), **changes):
-    """Exit codes of `compare --decide` between copies of the two runs, the new one's contract changed, and what it said last."""
+    """Return the exit codes of `compare --decide` between copies of the two runs, with another new contract, and its
+    last line.
+    """
     folders = []
     for path in job.runs("bank"):
         folders.append(job.home("bank") / "decided" / path.name)
@@ -275,7 +278,9 @@ def test_a_decision_and_a_promotion_by_exact_figures_are_entered_as_not_private_
 
 
 def test_whatever_run_people_choose_where_others_see_it_is_entered_as_not_private(job, ids):
-    """Taken back, tried beside, named for a prediction or to start from: each shows which run somebody found the better one."""
+    """Rolled back, tried as a candidate, named for a prediction or as a start: each shows which run somebody thought
+    the better one.
+    """
     old, new = ids
     bank, shop = versions(job, "bank"), versions(job, "shop")
     for each in (bank, shop):
@@ -284,14 +289,14 @@ def test_whatever_run_people_choose_where_others_see_it_is_entered_as_not_privat
     for each in (bank, shop):  # the shop has no labels
         each.name_candidate(new)
         each.drop_candidate()
-        each.drop_candidate()  # there was none any more
+        each.drop_candidate()  # there was none left
         each.promote(new)
         each.roll_back()
     assert predicted(job, "people.csv", bank=new, shop=new) == {"bank": new, "shop": new}
     assert predicted(job, "people-in-use.csv", bank=old, shop=old) == {
         "bank": old,
         "shop": old,
-    }  # which its promotion told already
+    }  # which its promotion has disclosed already
     for start in (new, old):
         ended = both(lambda name, start=start: run_process(*files_of(job, name), watcher=Silent(), start_from=start))
         assert not any(isinstance(end, Exception) for end in ended.values()), ended
@@ -375,7 +380,7 @@ def test_under_a_cap_a_named_run_is_refused_before_anybody_is_called_unless_the_
 def test_a_decision_with_an_epsilon_is_charged_once_and_its_answer_may_be_turned(
     job, ids, monkeypatch, gradients, word, turns, without
 ):
-    """Also where a run has no figures: that it has none depends on labels, too."""
+    """This also holds if a run has no figures, because that depends on labels, too."""
     old, new = ids
     monkeypatch.setattr("tallystick.job.promotion.secrets.token_bytes", lambda count: word * count)
     before = entries(job)
@@ -427,14 +432,14 @@ def test_a_label_party_that_names_a_run_which_was_not_promoted_here_is_refused()
 
 
 class Killed(BaseException):
-    """What a process that is killed does from here on: nothing."""
+    """Do nothing, as a killed process does."""
 
 
 WRITES = ("open", "mkdir", "ftruncate", "pwrite", "fsync", "replace", "write")
 
 
 class FullDisk:
-    """Has the nth call that needs room on a disk fail, or the process be killed there, and counts them; reading goes on."""
+    """Let the nth call that needs room on a disk fail, or kill the process there, and count the calls. Reading still works."""
 
     def __init__(self, patch, fails, killed=False):
         self.calls, self._fails, self._killed = 0, fails, killed
@@ -461,7 +466,7 @@ def ran(job, *arguments):
     "command", short_lane_of([["promote", "{1}"], ["shadow", "{1}"], ["shadow"], ["rollback"]], 2), ids=" ".join
 )
 def test_a_full_disk_is_one_line_and_leaves_what_was_promoted(job, ids, command, monkeypatch):
-    """Whichever write it is that finds no room."""
+    """Any write may find no room."""
     arguments = [each.format(*ids) for each in command]
     begun = ran(job, "promote", ids[0])
     assert begun.exit_code == 0, begun.stderr
@@ -477,7 +482,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_promoted(job, ids, command,
             done = ran(job, *arguments)
         assert set(msgspec.json.decode(path.read_bytes())) <= {"promoted", "candidate", "withdrawn"}
         assert not list(path.parent.glob(".*.partial"))
-        if done.exit_code == 0:  # what failed was not needed, as a folder that is there, or nothing failed
+        if done.exit_code == 0:  # what failed was not needed, such as an existing folder, or nothing failed
             if disk.calls < fails:
                 break
             continue
@@ -509,7 +514,7 @@ def test_a_kill_at_any_write_leaves_all_or_nothing_and_the_command_can_be_given_
         assert listed(*files_of(job, "bank"))
     after = path.read_bytes()
     path.write_bytes(before)
-    assert ran(job, *arguments).exit_code == 0  # beside whatever the kills left behind
+    assert ran(job, *arguments).exit_code == 0  # with whatever the kills left behind
     assert [set(msgspec.json.decode(each)) for each in (after, path.read_bytes())] == [{"promoted", "candidate", "withdrawn"}] * 2
     assert at > 4
 
@@ -572,7 +577,9 @@ print(json.dumps(seen))
 
 @pytest.mark.long
 def test_a_promotion_that_is_killed_at_any_moment_is_made_or_not_and_can_be_made_again(job, ids):
-    """Killed just before each change of a file: the newest promotion is the old or the new one, and the next one ends well."""
+    """Killed just before each change of a file: the newest promotion is the old or the new one, and the next command
+    ends well.
+    """
     old, new = ids
     charged = len(Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels"))
     command = [sys.executable, "-c", KILLED, str(job.home("bank")), old, new]
@@ -584,11 +591,11 @@ def test_a_promotion_that_is_killed_at_any_moment_is_made_or_not_and_can_be_made
     assert all(each in ([old], [new, old]) for each in seen)
     made = sum(each == [new, old] for each in seen)
     entries = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
-    assert len(entries) - charged >= len(seen) + made  # what was seen to be promoted had been entered, and each rollback
+    assert len(entries) - charged >= len(seen) + made  # every promotion that was seen had been entered, and so had each rollback
 
 
 def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
-    """Stands last: the ledger keeps the cap."""
+    """This test is last, because the ledger keeps the cap."""
     before = entries(job)
     job.change("bank", privacy={"cap": 100.0})
     try:

@@ -32,7 +32,7 @@ def party_in(root, *, name="shop", **privacy):
 
 @pytest.fixture
 def party(tmp_path):
-    """A feature party that allows one score of a row, with a ledger."""
+    """Make a feature party that allows one score of a row, with a ledger."""
     create_ledger(party_in(tmp_path))
     return party_in(tmp_path, scores_per_row=1)
 
@@ -42,7 +42,7 @@ def folder_in(party):
 
 
 def keep_fresh(folder, ids=IDS):
-    """Keep shares as a session leaves them: others at each call, or the same with a chance of 2^-64 a row."""
+    """Keep shares as a session leaves them: different ones at each call, except with a chance of 2^-64 a row."""
     keep_score_shares(folder, ids, np.random.default_rng().integers(0, 2**64, (len(ids), 1), dtype=np.uint64))
     return shares_path(folder, ids)
 
@@ -59,7 +59,7 @@ def test_the_same_shares_count_once(party):
 
 
 def test_a_copy_of_a_trained_folder_opens_no_second_score(party):
-    # Of the same head: beside other columns of the label party it would be another number
+    # By the same head: with other columns of the label party the score would differ
     folder = folder_in(party)
     folder.start_secret()
     copy = RunFolder.open(shutil.copytree(folder.path, folder.path.with_name(f"{folder.path.name}-copy")))
@@ -72,7 +72,7 @@ def test_a_copy_of_a_trained_folder_opens_no_second_score(party):
 
 
 def test_another_name_of_the_party_opens_no_second_score(party, tmp_path):
-    # A contract says what the party is called: another label party may call it another name
+    # A contract names the parties: another label party may use another name for it
     open_fresh(party, folder_in(party))
     other = party_in(tmp_path, name="supplier", scores_per_row=1)
     with pytest.raises(BudgetExceeded, match="up to 2 scores"):
@@ -82,7 +82,7 @@ def test_another_name_of_the_party_opens_no_second_score(party, tmp_path):
 
 
 def test_a_contract_of_another_key_opens_no_second_score(party):
-    # Under another key, or spelt in another way, the same rows have other ids
+    # Under another key, or in another spelling, the same rows have other ids
     open_fresh(party, folder_in(party))
     keys = {"method": "intersection", "keys": [{"name": "id", "normalise": ["trim", "lower"]}]}
     spelt = parse_contract(contract_values(PARTIES, alignment=keys))
@@ -94,7 +94,7 @@ def test_a_contract_of_another_key_opens_no_second_score(party):
 
 
 def test_of_runs_at_once_one_opens_scores(party, monkeypatch):
-    # Each looks at the ledger before any of them enters
+    # Each looks at the ledger before any of them enters its scores
     digest, waiting = score_count._digest_of, []
 
     def late(path):
@@ -120,7 +120,7 @@ def test_of_runs_at_once_one_opens_scores(party, monkeypatch):
 
 
 def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
-    # No bound is set now, but the party file knows the ledger, by which a later bound counts
+    # No bound is set now, but the party file names the ledger, which a later bound will count by
     identity = score_count.known_ledger(party).identity
     unbounded = party_in(tmp_path, identity=identity)
     folder = folder_in(unbounded)
@@ -133,7 +133,7 @@ def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
 
 @pytest.mark.parametrize("names", [PARTIES, ("bank", "club", "shop")])
 def test_shares_of_a_session_that_one_party_lost_are_never_opened_beside_those_of_the_next(names, tmp_path):
-    # Killed twice: shop keeps shares of the first session, others of the second. Their sum would be noise, and pass for scores.
+    # Killed twice: shop keeps shares of the first session, others of the second. Their sum would be noise that looks like scores.
     contract = parse_contract(contract_values(names))
     parties = {name: party_in(tmp_path / name, name=name) for name in names}
     due = {name: DueScores(folder=folder_in(each), party=each, ids=IDS, contract=contract) for name, each in parties.items()}

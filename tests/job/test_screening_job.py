@@ -1,4 +1,4 @@
-"""Screening in a job: noise columns are closed, named at home and nowhere else, and the model is better for it."""
+"""Screening in a job: noise columns are closed and named at home only, and the model is better for it."""
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ NOISE = 60
 
 
 def frames_and_columns():
-    """Both parties' tables with a column that tells, and the shop's with 60 of noise beside."""
+    """Make both parties' tables with a useful column; the shop's also has 60 columns of noise."""
     frames, given = tables(PARTIES, rows=900), columns(PARTIES)
     rng = np.random.default_rng(7)
     drawn = {f"noise {number}": rng.normal(size=frames["shop"].height) for number in range(NOISE)}
@@ -37,7 +37,7 @@ def notes_of(result):
 
 
 def test_columns_of_noise_are_closed_and_named():
-    """With the contract's seeds 1 to 3 the AUC gains .040, .014 and .035; the bits of the first are the same every time."""
+    """With the contract's seeds 1 to 3 the AUC gains .040, .014 and .035. The bits of the first are always the same."""
     screened, whole = run(), run({"screening": "off"})
     (note,) = notes_of(screened)
     assert "of 63 own columns stay open" in note
@@ -70,7 +70,7 @@ def test_another_word_is_refused():
 
 
 def test_check_says_what_it_discloses_to_a_feature_party_with_many_columns(lay_out_job):
-    """Of a party with few columns it says nothing."""
+    """With few columns nothing is said."""
     frames, given = frames_and_columns()
     home = lay_out_job(PARTIES, frames=frames).home("shop")
     said = []

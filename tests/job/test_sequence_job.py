@@ -1,4 +1,4 @@
-"""Jobs with columns of lists: they help, cross the whole product to the same bits, and bad ones stop before anybody is called."""
+"""Jobs with columns of lists: they help, all commands give the same bits, and bad ones are refused before anybody is called."""
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,9 @@ SEQUENCE = {"length": 4, "target": "shown"}
 
 
 def frames(*, rows=400):
-    """The feature party knows of each row what was clicked, mostly one kind of item where the label is 1, and what is shown."""
+    """Make tables in which the feature party knows what was clicked, mostly one kind of item if the label is 1, and
+    what is shown.
+    """
     rng = np.random.default_rng(4)
     found = tables(PARTIES, rows=rows)
     label = dict(found["bank"].select("id", "y").iter_rows())

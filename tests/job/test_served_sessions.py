@@ -1,4 +1,4 @@
-"""Sides that serve and meet again: what one session tells beside the one before it."""
+"""Sides that serve and meet again: what a session discloses beyond the one before it."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ def kinds(sides, step):
 
 @pytest.mark.parametrize("reordered", PARTIES)
 def test_sides_that_meet_again_see_nothing_of_a_table_that_is_only_ordered_otherwise(reordered, tmp_path, monkeypatch):
-    """A table that is sorted by another column has the same keys: the alignment of before is taken up, as with none changed."""
+    """A table sorted by another column has the same keys, so the earlier alignment is used, as if nothing had changed."""
     sides = Sides(tmp_path, monkeypatch, GIVEN)
     sides.tables(GIVEN)
     assert sides.run() is None
@@ -39,7 +39,7 @@ def test_sides_that_meet_again_see_nothing_of_a_table_that_is_only_ordered_other
 
 
 def test_a_partner_that_brings_another_list_each_time_is_answered_so_often_a_day(tmp_path, monkeypatch):
-    """Sessions are made again with nobody looking on, and each new alignment tells which ids of a list the other side has."""
+    """Sessions are opened again unattended, and each new alignment shows which ids of a list the other side has."""
     sides = Sides(tmp_path, monkeypatch, GIVEN)
     sides.tables(GIVEN)
     assert sides.run() is None
@@ -49,7 +49,7 @@ def test_a_partner_that_brings_another_list_each_time_is_answered_so_often_a_day
     bank = ServingSide.of(*files_of(sides.job, "bank"), table=None, run=None, watcher=Silent())
 
     def met(frame):
-        """What becomes of a session with a partner that has these rows now."""
+        """Return the outcome of a session with a partner that has these rows now."""
         frame.write_parquet(sides.job.home("shop") / "table.parquet")
         shop = ServingSide.of(*files_of(sides.job, "shop"), table=None, run=None, watcher=Silent())
         ends = dict(zip(PARTIES, memory_channels(*PARTIES, timeout_s=60), strict=True))

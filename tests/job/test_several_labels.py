@@ -1,4 +1,4 @@
-"""Jobs that predict several labels of a row at once: against scikit-learn, plain loops, and a run of each label alone."""
+"""Jobs that predict several labels of a row: compared with scikit-learn, plain loops, and a run for each label alone."""
 
 import json
 from dataclasses import replace
@@ -71,7 +71,7 @@ def coder_of(names=NAMES):
 
 @given(st.integers(2, 16).flatmap(lambda k: st.lists(st.lists(st.booleans(), min_size=k, max_size=k), min_size=2, max_size=20)))
 def test_the_labels_of_a_row_are_one_number_and_come_back(rows):
-    """Bit k is label k, as in a plain loop; every way to take the number apart gives the labels."""
+    """Bit k is label k, as in a plain loop. Every way of splitting the number gives the labels."""
     names = [f"label-{k}" for k in range(len(rows[0]))]
     coder = coder_of(names)
     patterns = coder.encode(struct(**{name: [int(row[k]) for row in rows] for k, name in enumerate(names)}))
@@ -325,7 +325,7 @@ def test_commands_that_take_one_label_refuse_several(tmp_path):
 
 
 def test_a_run_goes_on_with_the_labels_that_it_was_charged_for_in_any_order(tmp_path):
-    """Another or a missing one is told in a line, which shows no label."""
+    """Another label, or a missing one, is reported in a line that shows no label."""
     contract = parse_contract(contract_values(PARTIES, target=TARGET, defense=[{"method": "label-dp", "epsilon": 1.0}]))
     values = {"party": "bank", "table": {"path": "b.csv"}, "keys": {"id": "id"}, "label": list(NAMES)}
     budget = {"privacy": {"ledger": str(tmp_path / "ledger.sqlite"), "dataset": "clicks"}}
@@ -354,7 +354,7 @@ def test_one_label_has_the_hash_that_it_had_before_there_were_several():
 @pytest.mark.parametrize("labels", [2, 3, 4])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_no_two_patterns_of_labels_give_a_replaced_one_with_chances_further_apart_than_epsilon(labels, epsilon):
-    """All labels of a row may differ at once. Counted in words of 2^64, exactly."""
+    """All labels of a row may differ at the same time. Counted exactly, in words of 2^64."""
     each = other_words(1 << labels, epsilon)
     stays = WORDS - ((1 << labels) - 1) * each
     with localcontext() as context:
@@ -364,7 +364,7 @@ def test_no_two_patterns_of_labels_give_a_replaced_one_with_chances_further_apar
 
 
 def test_replaced_labels_are_kept_as_often_as_epsilon_lets_them(monkeypatch):
-    """40,000 rows: a deviation of .0025 of the share that stays, and 2e-5 beyond 4 of them."""
+    """40,000 rows: a deviation of .0025 of the unchanged share, and a chance of 2e-5 beyond 4 of them."""
     rng = np.random.default_rng(6)
     patterns_N = torch.from_numpy(rng.integers(0, 8, 40_000))
     replaced_N = LabelDP(epsilon=2.0)(patterns_N, classes=8, random_bytes=rng.bytes)
@@ -373,7 +373,7 @@ def test_replaced_labels_are_kept_as_often_as_epsilon_lets_them(monkeypatch):
 
 @pytest.mark.parametrize("labels", [1, 2, 4])
 def test_an_audit_knows_the_chance_by_which_each_label_is_replaced(labels):
-    """Counted over all patterns of which a row's own is 0: those whose first bit is set."""
+    """Counted over all patterns if a row's own is 0: those whose first bit is set."""
     target = {"type": "multilabel", "labels": list("abcd")[:labels]} if labels > 1 else {"type": "binary"}
     contract = parse_contract(contract_values(PARTIES, target=target, defense=[{"method": "label-dp", "epsilon": 1.5}]))
     replaced = sum(other_words(1 << labels, 1.5) for pattern in range(1, 1 << labels) if pattern & 1)
@@ -387,7 +387,7 @@ def test_more_labels_than_label_dp_can_keep_are_refused():
 
 
 def test_under_label_dp_nothing_that_leaves_hangs_on_an_exact_label(tmp_path, monkeypatch):
-    """One label of one row flipped, and all labels of all rows changed, with the same replaced ones."""
+    """Flip one label of one row, and change all labels of all rows, with the same replaced labels."""
     frames = tables(PARTIES, rows=160)
     bank = frames["bank"].sort("id").with_columns(day=pl.int_range(pl.len()))
     rng = np.random.default_rng(1)
@@ -415,7 +415,7 @@ def test_under_label_dp_nothing_that_leaves_hangs_on_an_exact_label(tmp_path, mo
 
 @pytest.fixture(scope="module")
 def labelled():
-    """Tables of three labels: one of both parties' columns, one of their difference, one by chance."""
+    """Make tables of three labels: by one of both parties' columns, by their difference, and by chance."""
     frames = tables(PARTIES, rows=ROWS)
     joined = (
         frames["bank"].select("id", "x").join(frames["shop"].select("id", shop="x"), on="id", how="left", maintain_order="left")
@@ -455,7 +455,7 @@ WAYS = [
 
 @pytest.mark.parametrize("changes", short_lane_of(WAYS, 1), ids=str)
 def test_each_label_is_learnt(changes, labelled, tmp_path):
-    """600 test rows: an AUC of .5 by chance has a deviation of .025, and .12 is more than four."""
+    """600 test rows: an AUC of .5 by chance has a deviation of .025, and .12 is more than four of these."""
     result = run(tmp_path, labelled, training__epochs=12, **changes)
     by_label = {
         name: (part["joint"]["auc"]["value"], part["local_baseline"]["auc"]["value"])
@@ -480,7 +480,7 @@ def test_a_label_is_learnt_about_as_well_as_by_a_run_of_its_own(name, labelled, 
 
 
 def test_without_gradients_other_labels_send_the_same_bytes(tmp_path, to_shop, monkeypatch):
-    """Each label turned, or one of them by chance: nothing of it shows, and nothing of it lies in the other's folder."""
+    """Turn each label, or make one of them random: nothing of it shows, and nothing of it is in the other's folder."""
     frames, seen = tables(PARTIES, rows=160), []
     bank = frames["bank"].drop("y")
     draws = np.random.default_rng(3).integers(0, 2, (4, len(bank)))
@@ -514,9 +514,9 @@ def test_the_ledger_is_charged_once_for_all_labels_of_a_row(labelled, tmp_path):
 
 
 def planted(bit, *, rows=600, together=False):
-    """What shop was sent, where its gradients tell one of three labels, and nothing of the others.
+    """Return what shop was sent, with gradients that show one of three labels and nothing of the others.
 
-    ``together`` they tell the first label, and whether the second one equals it.
+    With ``together`` they show the first label, and whether the second one equals it.
     """
     generator = torch.Generator().manual_seed(1)
     label_N = torch.randint(0, 8, (rows,), generator=generator)
@@ -540,7 +540,7 @@ def planted(bit, *, rows=600, together=False):
 
 @pytest.mark.parametrize("bit", [0, 2])
 def test_an_audit_finds_a_planted_leak_of_one_label_and_names_it(bit):
-    """Of the others no attack that one could run finds more than .62: 600 rows, a deviation of .025, some twenty attacks."""
+    """No attack that one could run finds more than .62 of the others: 600 rows, a deviation of .025, some twenty attacks."""
     audit = audit_labels(planted(bit), watcher=Silent())
     strongest = {
         name: max(each.auc for each in audit.attacks if each.label == name and each.auc is not None and not each.upper_bound)
@@ -628,7 +628,7 @@ def test_an_audit_of_a_run_attacks_each_label(audited):
 
 
 def test_labels_that_gradients_mix_are_told_apart_by_an_attack_that_knows_none(audited):
-    """An attack on one label as if it were alone confuses it with the others: that knows none finds .81 of two of these."""
+    """An attack on one label alone confuses it with the others: one that knows no label finds .81 of two of these."""
     unaided = [each for each in audited.sections.leakage.attacks if each.view.endswith("knowing no label")]
     assert {each.label: each.symmetric_auc > 0.95 for each in unaided if each.name == "unmixed"} == dict.fromkeys(NAMES, True)
 

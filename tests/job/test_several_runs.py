@@ -1,4 +1,4 @@
-"""Several trainings on the same rows, audited as one view: what they tell together, and which runs are refused."""
+"""Several trainings on the same rows, audited as one view: what they disclose together, and which runs are refused."""
 
 import shutil
 from dataclasses import replace
@@ -25,7 +25,7 @@ NARROW = {"model__hidden": [8, 2, 8], "model__cut_after": 2}
 
 
 def trained(folder, *, seed, rows=600, table_seed=1, **changes):
-    """The run folders of a simulation, by party; every seed draws its own starting weights and noise."""
+    """Return the run folders of a simulation, by party. Every seed draws its own starting weights and noise."""
     values = contract_values(PARTIES, **{"audit": "quick", "defense": NOISE, **NARROW, **changes})
     given = tables(PARTIES, rows=rows, seed=table_seed)
     simulate(values, given, columns(PARTIES), folder=folder, watcher=Silent(), secret_seed=seed)
@@ -39,13 +39,13 @@ def runs(tmp_path_factory):
 
 
 def audited(runs, party, folder):
-    """The first run's audit, together with the second one."""
+    """Audit the first run together with the second one."""
     shutil.copytree(runs[0][party], folder / "copy")
     return audit_recorded(folder / "copy", watcher=Silent(), also=(runs[1][party],))
 
 
 def test_two_runs_tell_more_of_labels_than_one(runs, tmp_path):
-    """Seeded; the main direction of mean gradients tells .95 where that of one run tells .87. Classes are of one size here."""
+    """Seeded. The main direction of mean gradients finds .95; that of one run finds .87. Classes have equal sizes here."""
     found = audited(runs, "bank", tmp_path).leakage
     alone = {each.name: each for each in found.attacks if "in 2 runs" not in each.view}
     both = {each.name: each for each in found.attacks if "in 2 runs" in each.view}
@@ -57,7 +57,7 @@ def test_two_runs_tell_more_of_labels_than_one(runs, tmp_path):
 
 
 def test_two_runs_tell_more_of_columns_than_one(runs, tmp_path):
-    """Seeded; two numbers a row and run, of three columns."""
+    """Seeded: two numbers for each row and run, from three columns."""
     both = audited(runs, "shop", tmp_path).features
     alone = audit_recorded(tmp_path / "copy", watcher=Silent()).features
     assert both.means[-1].known == alone.means[-1].known == 200
@@ -87,7 +87,7 @@ def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path):
 
 
 def planted(gap, *, seed, rows=2000, width=3):
-    """A view of mean gradients in which a quarter of the rows lie ``gap`` further along one axis."""
+    """Make a view of mean gradients in which a quarter of the rows are ``gap`` further along one axis."""
     source = torch.Generator().manual_seed(seed)
     label_N = (torch.arange(rows) % 4 == 0).long()
     noise_ND = torch.randn(rows, width, generator=source) * torch.tensor([1.0, 0.5, 0.5])
@@ -106,7 +106,7 @@ def planted(gap, *, seed, rows=2000, width=3):
 
 @pytest.mark.parametrize("gap", [0.0, 1.5])
 def test_planted_runs_pool_and_empty_ones_do_not(gap):
-    """Binormal: .86 of one run, .93 of two. Of nothing an AUC has a deviation of .015, so 4 of them lie within .06. Seeded."""
+    """Binormal: .86 by one run, .93 by two. Without a leak an AUC has a deviation of .015, so .06 is 4 of them. Seeded."""
     (one, label_N), (other, _) = planted(gap, seed=1), planted(gap, seed=2)
     row = {"spectral-averaged": LABEL_INFERENCE_ATTACKS["spectral-averaged"]}
     views = (one, pooled_runs([one, other]))

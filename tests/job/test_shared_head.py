@@ -49,7 +49,7 @@ LEARNS = {"epochs": 40}
 
 
 def shared(**changes):
-    """A small contract of a head on shares, of a label party, a feature party and a helper."""
+    """Return a small contract of a head on shares, for a label party, a feature party and a helper."""
     values = contract_values(PARTIES, **changes)
     values["parties"]["aid"] = {"role": "helper"}
     values["training"] = {"gradients": "shared", "epochs": 4, **values["training"].get("shared", {})}
@@ -69,14 +69,14 @@ def _small(monkeypatch):
 
 @pytest.fixture
 def full(_small, monkeypatch):
-    """For tests of what is learnt."""
+    """Make the usual settings, for tests of accuracy."""
     for each in FULL:
         monkeypatch.setattr(*each)
 
 
 @pytest.mark.parametrize("target", short_lane_of(["multiclass", "binary", "regression"], 1))
 def test_a_head_on_shares_brings_what_joining_brings(target, full):
-    # Half of the label is in each side's column. All draws are seeded but the masks, which only round last places.
+    # Each side's column has half of the label. All draws are seeded but the masks, which only change last places.
     kind = {"type": target} | ({"classes": 3} if target == "multiclass" else {})
     contract = parse_contract(shared(target=kind, training__shared=LEARNS, evaluation__own_columns_baseline=True))
     result = simulate(contract, tables(PARTIES, rows=ROWS, target=target), columns(PARTIES), secret_seed=1)
@@ -90,9 +90,9 @@ def test_a_head_on_shares_brings_what_joining_brings(target, full):
 
 
 def shapes_of(frames, parties=None, *, values=None, **options):
-    """The kind and the size of each message, in order, by who receives it, in a simulation of these tables.
+    """Return the kind and the size of each message, in order, by receiver, in a simulation of these tables.
 
-    What one party says at home, once it has left, is no message.
+    What a party says at home, after it has left, is not a message.
     """
     sent, send = {}, MemoryChannel.send
 
@@ -109,7 +109,7 @@ def shapes_of(frames, parties=None, *, values=None, **options):
 
 @cache
 def usual_shapes(who=PARTIES, features=("x", "noise", "kind")):
-    """Those of the usual tables, where these parties have these features alone."""
+    """Return those of the usual tables, with these features alone for these parties."""
     return shapes_of(tables(PARTIES, rows=ROWS), with_features(who, features))
 
 
@@ -124,7 +124,7 @@ def with_features(who, names):
 
 
 def together_or_each(parties):
-    """All parties at once, and in the long lane one by one, which tells whose columns or order a message depends on."""
+    """All parties at once. In the long lane also one by one, which shows on whose columns or order a message depends."""
     return [tuple(parties), *(pytest.param((name,), marks=pytest.mark.long) for name in parties)]
 
 
@@ -136,7 +136,7 @@ def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order):
 
 
 def with_weights():
-    """Tables and columns where a third of the labels is turned around, and these rows have no weight."""
+    """Make tables in which a third of the labels is flipped, and these rows have no weight."""
     frames, parties = tables(PARTIES, rows=ROWS), columns(PARTIES)
     parties["bank"]["weight"] = "weight"
     bank = (
@@ -151,14 +151,14 @@ def with_weights():
 
 
 def test_rows_of_no_weight_teach_nothing(full):
-    # In a run of equal weights the turned labels cost AUC; where they have no weight they do not.
+    # With equal weights the flipped labels cost AUC; without weight they do not.
     frames, parties = with_weights()
     joint = simulate(parse_contract(shared()), frames, parties, secret_seed=1).evaluation["joint"]["auc"]["value"]
     assert joint > 0.9  # weights count in the evaluation, too
 
 
 SEVERAL = ("bank", "club", "shop")
-"""A label party and two feature parties, each with a third of the label in its columns."""
+"""Make a label party and two feature parties, each with a third of the label in its columns."""
 
 
 def shared_by_several(**changes):
@@ -167,7 +167,8 @@ def shared_by_several(**changes):
 
 
 def test_several_feature_parties_each_bring_what_their_columns_tell():
-    # With a constant in place of one's column the AUC is .81 or .78. All draws are seeded but the masks, which round last places.
+    # With a constant instead of a party's column the AUC is .81 or .78. All draws are seeded but the masks, which change last
+    # places.
     contract = parse_contract(shared_by_several(training__shared={"epochs": 10}))
     result = simulate(contract, tables(SEVERAL, rows=ROWS), columns(SEVERAL), secret_seed=1)
     assert result.evaluation["joint"]["auc"]["value"] > 0.93
@@ -213,7 +214,9 @@ CELLS_OF_COMMON_ROWS = {
     "a cell is missing": {"x": pl.lit(None)},
     "there are more categories": {"kind": pl.concat_str(pl.lit("kind "), pl.int_range(pl.len()) // 9)},
 }
-"""What the common rows hold, all or one of them, in place of what the table has: other parties' ids choose which these are."""
+"""Set what the common rows hold, all of them or one, instead of the table's values. Other parties' ids decide which
+rows these are.
+"""
 
 
 @pytest.mark.parametrize("who", together_or_each(PARTIES), ids=" and ".join)
@@ -334,11 +337,11 @@ def test_labels_that_make_the_own_network_diverge_end_nothing_that_others_see(mo
 
 
 def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatch):
-    # Closing columns that say nothing would show in its time
+    # Closing useless columns would show in its time
     train, runs = shared_head.train_network, []
     monkeypatch.setattr(shared_head, "train_network", lambda *given: runs.append(given[-1]) or train(*given))
     frames = tables(PARTIES, rows=120)
-    for label in (pl.col("y"), pl.Series(np.arange(len(frames["bank"])) % 2)):  # the second says nothing
+    for label in (pl.col("y"), pl.Series(np.arange(len(frames["bank"])) % 2)):  # the second one is useless
         changed = {**frames, "bank": frames["bank"].with_columns(y=label)}
         simulate(parse_contract(shared()), changed, columns(PARTIES), secret_seed=1)
     assert [run.screening for run in runs] == [None] * 4  # two members each
@@ -346,7 +349,7 @@ def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatc
 
 
 def test_no_row_s_own_logit_comes_from_a_member_that_learnt_from_it(full, monkeypatch):
-    # Labels are coins, so logits of rows that a member learnt from alone can tell them: with 300 rows a guess is .5 +- .03
+    # Labels are coins, so logits of rows that a member learnt from alone can show them: with 300 rows a guess is .5 +- .03
     judged = []
     monkeypatch.setattr(shared_head, "unexplained_share", lambda logits, labels, *_: judged.append((logits, labels)) or 1.0)
     frames, contract = tables(PARTIES, rows=ROWS), parse_contract(shared())
@@ -366,7 +369,7 @@ def test_labels_far_from_the_others_are_said_at_home():
 
 
 class Heard(Silent):
-    """Keeps what is said."""
+    """Collects lines."""
 
     def __init__(self):
         super().__init__()
@@ -400,7 +403,7 @@ def test_a_training_of_numbers_that_diverged_is_said_at_home(monkeypatch):
 
 
 def test_a_training_whose_scores_are_not_counted_tells_nothing(monkeypatch):
-    # A label party that stops before scores are opened would else have the count at the edge of as many trainings as it likes
+    # Otherwise a label party that stops before scores are opened has the count at the edge of as many trainings as it likes
     crossed, send = [], MemoryChannel.send
 
     def noted(channel, message):
@@ -422,7 +425,7 @@ def test_a_training_whose_scores_are_not_counted_tells_nothing(monkeypatch):
 
 
 def lay_out(root, contract, frames):
-    """The job on disk, with the helper's home."""
+    """Lay out the job on disk, with the helper's home."""
     listening = {name: f"127.0.0.1:{free_port()}" for name in ("bank", "aid")}
     files = {name: {"table": {"path": "table.parquet"}, **columns(PARTIES)[name], "threads": 1} for name in PARTIES}
     files["bank"] |= {"listen": listening["bank"], "peers": {"aid": {"address": listening["aid"]}}}
@@ -436,7 +439,7 @@ def lay_out(root, contract, frames):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run over TLS, of nine tenths of the rows; the other tenth is for prediction."""
+    """Make a finished run over TLS, of nine tenths of the rows; the other tenth is for prediction."""
     frames = tables(PARTIES, rows=ROWS)
     seen = {name: frame.filter(pl.col("id") < f"id-{9 * ROWS // 10:06}") for name, frame in frames.items()}
     job = lay_out(tmp_path_factory.mktemp("shared"), shared(serving={"ways": ["ahead"]}), seen)
@@ -460,16 +463,16 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
         what = "dealing for scores" if name == "aid" else "scoring on shares"
         assert any(event.get("what") == what and event["done"] == event["total"] for event in party.events), party.events
     scores = pl.read_csv(job.home("bank") / "scores.csv").join(frames["bank"].select("id", "y"), on="id")
-    # Some 36 rows, of which both sides have half of the label: an AUC of .75 is far from the .9 that is seen and from a guess.
+    # Some 36 rows, half of whose label is on each side: an AUC of .75 is far from the usual .9 and from a guess.
     order = scores.sort("score").with_row_index("rank")
     positives, negatives = int(order["y"].sum()), int((1 - order["y"]).sum())
     auc = (order.filter(pl.col("y") == 1)["rank"].sum() - positives * (positives - 1) / 2) / (positives * negatives)
     assert auc > 0.75
-    # The same rows again: the same scores, to the bit, for the kept shares are opened again
+    # The same rows again have the same scores, to the bit, because the kept shares are opened again
     again = predict_all(job, "new.parquet", "again.csv")
     assert {name: code for name, (code, _) in again.items()} == dict.fromkeys(job.parties, 0), again["bank"][1].said
     assert (job.home("bank") / "again.csv").read_bytes() == (job.home("bank") / "scores.csv").read_bytes()
-    # Some of them with other columns, beside rows that were scored after training: each keeps its only score
+    # Some of them with other columns, with rows that were scored after training: each keeps its only score
     scored = {name: (job.runs(name)[-1] / "scored-rows.safetensors").read_bytes() for name in PARTIES}
     for name in PARTIES:
         new = pl.read_parquet(job.home(name) / "new.parquet").sort("id")[1:].with_columns(x=-pl.col("x"))
@@ -483,7 +486,7 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     assert both["score"].equals(both["score_then"], check_names=False)
     assert len(then) > len(first)
     shares = {name: sorted(path.stat().st_size for path in job.runs(name)[-1].glob("score-shares-*")) for name in PARTIES}
-    assert len(shares["bank"]) == len(shares["shop"]) == 3  # after training, and by two predictions: the rows new to each
+    assert len(shares["bank"]) == len(shares["shop"]) == 3  # after training, and by two predictions of new rows
     path = job.runs("bank")[-1] / "row-scores.safetensors"
     opened = load_file(path)
     assert (
@@ -492,7 +495,7 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
         == len(load_file(job.runs("shop")[-1] / "scored-rows.safetensors")["rows"])
     )
     assert scored != {name: (job.runs(name)[-1] / "scored-rows.safetensors").read_bytes() for name in PARTIES}
-    # A label party that lost its scores gets the same ones again, of exactly the rows that were scored together
+    # A label party that lost its scores gets the same ones again, if it asks for exactly the rows that were scored together
     content = path.read_bytes()
     path.unlink()
     assert {code for code, _ in predict_all(job, "new.parquet", "lost.csv").values()} == {0}
@@ -504,7 +507,7 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
 
 
 class Asked:
-    """Clients of a label party that serves, in its process: what they ask, and what they are answered."""
+    """Clients of a label party that serves, in its process: their questions and the answers."""
 
     def __init__(self, job, patch, asks):
         (job.home("bank") / "tokens").write_text("a-token-of-some-length\n")
@@ -553,7 +556,7 @@ def test_clients_are_answered_with_opened_scores_and_nobody_is_called(trained, m
     opened = RowScores.load(folder, outputs=1)
     ids = table["id"].to_list()
     unscored = [id for id, place in zip(ids, opened.places([id.encode() for id in ids]), strict=True) if place < 0]
-    # The rows that were scored are brought into the table, with other columns; those of the table stay
+    # Rows that have a score are put into the table, with other columns; those of the table stay
     new = new.with_columns(x=-pl.col("x"))
     pl.concat([table, new.select(table.columns)]).write_parquet(job.home("bank") / "table.parquet")
 
@@ -601,7 +604,7 @@ def test_a_feature_party_measures_at_home_what_a_column_as_label_would_tell(trai
     (group,) = audit["groups"]
     rows = group["attacked"]
     figures = {(each["name"], each["known"]): each["value"] for each in group["columns"]}
-    # All columns are among the features, so half of the rows tell them; a draw of some 44 rows hardly moves that
+    # All columns are among the features, so half of the rows are enough; drawing some 44 rows hardly changes that
     assert min(figures[name, rows // 2] for name in ("x", "noise", "kind")) > 0.9
     assert any("neither side has both the scores and the columns" in line for line in audit["not_measured"])
     page = (job.runs("shop")[-1] / "report.html").read_text()
@@ -614,7 +617,7 @@ def test_a_feature_party_measures_at_home_what_a_column_as_label_would_tell(trai
 
 
 def test_a_column_as_label_is_read_off_the_scores_of_a_real_run(tmp_path):
-    # The leak that the audit at home stands for: the label party knows x of the shop for its training rows
+    # The leak that the audit at home measures: the label party knows x of the shop for its training rows
     frames = tables(PARTIES, rows=ROWS)
     stolen = frames["shop"].select("id", y="x")
     frames["bank"] = frames["bank"].drop("y").join(stolen, on="id")
@@ -625,7 +628,7 @@ def test_a_column_as_label_is_read_off_the_scores_of_a_real_run(tmp_path):
 
 
 def test_no_seed_of_masks_is_written_to_disk(tmp_path, monkeypatch):
-    # With a party's seed the helper's deals, or the peer's view, tell all of its columns and labels
+    # With a party's seed the helper's deals, or the peer's view, show all of its columns and labels
     seeds, begin = [], MaskStream.__init__
 
     def noted(stream, seed):
@@ -635,7 +638,7 @@ def test_no_seed_of_masks_is_written_to_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(MaskStream, "__init__", noted)
     simulate(parse_contract(shared()), tables(PARTIES, rows=120), columns(PARTIES), secret_seed=1, folder=tmp_path)
     assert len(set(seeds)) == 2
-    assert len(seeds) == 4  # each party's, by itself and by the helper
+    assert len(seeds) == 4  # each party's, alone and with the helper
     content = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not [seed for seed in seeds for each in content if seed in each or seed.hex().encode() in each]
 
@@ -646,7 +649,7 @@ def test_scores_on_shares_are_not_explained():
 
 
 def opened(job):
-    """The scores that the label party's last run learnt."""
+    """Return the scores that the label party's last run got."""
     return load_file(job.runs("bank")[-1] / "view" / "opened-scores.safetensors")["scores"].numpy()
 
 
@@ -693,7 +696,9 @@ POINTS = [
 
 
 def kept_shares(job, who):
-    """The shares that a party's last run keeps, and the rows that they are of, as its positions have them; None without."""
+    """Return the shares that a party's last run keeps, and the rows that they are of, as its positions have them. Return None
+    without.
+    """
     files = list(job.runs(who)[-1].glob("score-shares-*"))
     assert len(files) <= 1
     return load_file(files[0])["shares"].numpy().view(np.uint64) if files else None
@@ -732,7 +737,7 @@ def test_halves_of_two_trainings_never_score_rows_together(tmp_path):
     assert "holds no trained model" in predicted.error
 
 
-@pytest.mark.long  # the same steps as of a run, which is killed above
+@pytest.mark.long  # the steps of the run that is killed above
 @pytest.mark.parametrize(("who", "step"), [("shop", "enter_scored"), ("bank", "open_scores_label_party")])
 def test_a_prediction_that_is_killed_while_scores_are_opened_loses_none(who, step, tmp_path):
     frames = tables(PARTIES, rows=240)
@@ -775,7 +780,7 @@ def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions
     assert shown.end() == 0
     assert shown.out.count("one score of each of") == 2
     assert shown.out.count("a row has up to 1 now") == 2
-    # Folders put back as they were before any score: what is trained anew in them is another model
+    # Folders are restored as before any score: training anew in them gives another model
     lost(*(job.runs(name)[-1] for name in PARTIES))
     for name in PARTIES:
         (job.runs(name)[-1] / "scored-rows.safetensors").unlink()
@@ -792,7 +797,7 @@ def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions
     values = yaml.safe_load((job.home("shop") / "contract.yaml").read_text())
     changed.write_text(yaml.safe_dump(values | {"name": "other", "seed": 2}))
     checked = Command("check", "party.yaml", changed, "--json", folder=job.home("shop"))
-    assert checked.end() != 0  # another contract, whose split has some of these rows among those that get a score
+    assert checked.end() != 0  # another contract, by whose split some of these rows get a score
     assert any("privacy.scores_per_row = 1" in line for line in json.loads(checked.out)["problems"])
     job.change("shop", privacy={"scores_per_row": 2})
     job.run_all()

@@ -1,4 +1,4 @@
-"""Jobs that link rows by similar keys: over TLS with a helper, killed, resumed, three parties, new rows; bad keys; noisy keys."""
+"""Jobs that link rows by similar keys: over TLS with a helper, killed, resumed, three parties, new rows, bad keys, noisy keys."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def similarity_contract(parties=("bank", "shop"), *, neighbors=4, dimensions=PLA
 
 
 def similar_tables(parties=("bank", "shop"), *, rows=300, others=60, seed=1):
-    """Rows at places; the label says whether the nearest rows of the others, and the own column, are high together."""
+    """Make rows at places. The label says whether the nearest rows of the others and the own column are high together."""
     rng = np.random.default_rng(seed)
     spots = {name: rng.uniform((103.1, 1.1), (103.9, 1.4), (rows if name == parties[0] else others, 2)) for name in parties}
     frames, score = {}, np.zeros(rows)
@@ -75,7 +75,7 @@ def similar_columns(parties=("bank", "shop")):
 
 @pytest.fixture(scope="module")
 def exact():
-    """A run whose keys have no noise; its attacks look for places enough to say how near they come."""
+    """Make a run without noise on keys. Its attacks look for enough places to say how near they come."""
     with pytest.MonkeyPatch.context() as patch:
         seed_system(patch)
         few_places(patch)
@@ -94,7 +94,7 @@ def test_a_run_shows_links_estimates_and_what_each_attack_located(exact):
         ("rank-geometry", "helper", "shop"),
     }
     by_name = {attack.name: attack for attack in linkage.attacks}
-    # A tenth of the some 40 km that a guess is off, at most: 300 rows with four links each.
+    # At most a tenth of the 40 km by which a guess is off: 300 rows with four links each.
     assert by_name["trilateration"].unit == "m"
     assert by_name["trilateration"].median < by_name["trilateration"].chance / 10
     assert by_name["cells"].median < by_name["cells"].chance / 4
@@ -103,7 +103,7 @@ def test_a_run_shows_links_estimates_and_what_each_attack_located(exact):
 
 
 def _shows_each_sides_links_in_metres(linkage, page):
-    """Two maps, each of what one party knows; distances in metres."""
+    """Make two maps, each of what one party knows; distances in metres."""
     true = {name: frame.select("lon", "lat").to_numpy() for name, frame in similar_tables().items()}
     assert [(map.party, map.peer, map.attack) for map in linkage.maps] == [
         ("bank", "shop", "trilateration"),
@@ -143,7 +143,9 @@ def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(exact, tmp_path)
 
 @pytest.mark.parametrize("party", ["shop", "bank"])
 def test_a_cap_binds_for_noise_on_keys_before_anybody_is_called(tmp_path, party):
-    """Of the feature party, whose ledger is charged for keys alone, and of the label party, whose labels are not bounded here."""
+    """Look at the feature party, whose ledger is charged for keys alone, and at the label party, whose labels have no
+    bound here.
+    """
     terms = {"noise": {"keys": "planar-laplace", "epsilon": 0.5, "radius": 0.005}}
     job = on_disk(tmp_path / "job", ("bank", "shop"), similarity_contract(terms=terms), similar_tables())
     home = job.home(party)
@@ -169,7 +171,7 @@ def test_a_cap_binds_for_noise_on_keys_before_anybody_is_called(tmp_path, party)
 
 
 def test_noise_on_keys_that_the_ledger_refuses_is_not_drawn(tmp_path):
-    """Another process spent what was left since it was looked at: the charge itself holds the cap, too."""
+    """Another process has spent the rest since the look at it: the charge itself also holds the cap."""
     contract = parse_contract(
         similarity_contract(terms={"noise": {"keys": "gaussian", "epsilon": 0.5, "delta": 1e-6, "radius": 0.01}})
     )
@@ -385,7 +387,7 @@ def test_a_linkage_of_texts_shows_examples_and_what_attacks_named():
 
 
 class Lost:
-    """The channel to a helper that died after its part: nothing is received from it any more, so only check() tells."""
+    """A channel to a helper that died after its part. Nothing more is received from it, so only check() shows it."""
 
     peer = "helper"
 

@@ -286,7 +286,7 @@ def test_a_notebook_shows_progress_in_one_line_and_the_result_as_a_table(tmp_pat
 
 
 def test_a_terminal_shows_progress(monkeypatch, capfd):
-    """In a terminal of its own, which this test opens, simulate writes its phases to standard error."""
+    """On a terminal, which this test opens, simulate writes its phases to standard error."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -322,7 +322,7 @@ def test_a_party_that_starts_after_an_interrupt_writes_nothing(tmp_path, monkeyp
 
 @pytest.mark.long
 def test_parties_whose_auto_comes_to_different_embeddings_train_together(monkeypatch):
-    """Of a union each party fits its encoder on its own rows, and the shop has few of them."""
+    """On a union each party fits its encoder on its own rows, and the shop has few of them."""
     monkeypatch.setattr(encoder, "ENOUGH_ROWS", 150)
     frames = tables(PARTIES, rows=300)
     frames["shop"] = frames["shop"][:120]
@@ -350,7 +350,7 @@ def test_a_table_of_fifty_rows_trains_by_the_defaults():
 
 @pytest.mark.long
 def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
-    """The own column tells the label by a step function that two epochs of a small network do not find."""
+    """The own column determines the label by a step function that two epochs of a small network do not find."""
     settings = {"model__numeric": "plain", "evaluation__bootstrap": 0, "evaluation__own_columns_baseline": True}
     frames = tables(PARTIES, rows=900)
     frames["bank"] = frames["bank"].with_columns(y=(pl.col("noise") * 3).floor().cast(pl.Int64) % 2)

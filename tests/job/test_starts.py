@@ -1,4 +1,4 @@
-"""What weights start from: a party's own secret that its folder keeps, in a simulation a number, or the seed that all know."""
+"""Where starting weights come from: a party's own secret in its folder, a number in a simulation, or the seed that all know."""
 
 import stat
 from dataclasses import replace
@@ -44,7 +44,7 @@ def models(folder):
 
 @pytest.mark.unseeded
 def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_path):
-    """Two secrets of 32 bytes are the same with a chance of 2^-256."""
+    """Two secrets of 32 bytes are equal with a chance of 2^-256."""
     contract = parse_contract(contract_values(PARTIES))
     folders = [RunFolder.new(tmp_path / name, contract, "shop", key=None) for name in ("one", "other")]
     one, other = (start_of(contract, folder) for folder in folders)
@@ -58,7 +58,7 @@ def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_pat
 
 @pytest.mark.parametrize("name", ["start", "defense"])
 def test_a_secret_of_the_run_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it(tmp_path, name):
-    """Other weights would be sent, or labels flipped once more, as if they were the same run's."""
+    """Otherwise other weights would be sent, or labels flipped again, as if they were the same run's."""
     contract = parse_contract(contract_values(PARTIES))
     folder = RunFolder.new(tmp_path / "runs", contract, "shop", key=None)
     first, path = folder.secret(name), folder.path / f"{name}.json"
@@ -77,7 +77,7 @@ def test_a_secret_of_the_run_that_is_gone_is_not_drawn_anew_and_another_is_not_t
 
 
 def test_a_secret_that_is_drawn_anew_where_nothing_tells_of_the_old_one_is_charged_anew(tmp_path):
-    """With its digest gone too, before a step was kept: labels are flipped once more, and the ledger says so."""
+    """Its digest is lost, too, before a step was kept: labels are flipped again, and the ledger says so."""
     contract = parse_contract(contract_values(PARTIES, defense=[{"method": "label-dp", "epsilon": 1.0}]))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", party="bank")
     values = {"party": "bank", "table": {"path": "t.parquet"}, "label": "y", "privacy": {"ledger": "ledger.sqlite"}}
@@ -98,7 +98,9 @@ def test_a_secret_that_is_drawn_anew_where_nothing_tells_of_the_old_one_is_charg
 
 
 def test_trials_on_a_union_begin_with_the_same_embeddings_of_real_rows_and_of_stand_ins(tmp_path):
-    """With stand-ins drawn anew for each trial, what is equal in the first step of two is real, and what is not is made up."""
+    """If each trial drew stand-ins anew, embeddings that are equal in the first steps of two trials would be real, the others
+    made up.
+    """
     contract = parse_contract(contract_values(PARTIES, alignment__method="union"))
     frame = tables(PARTIES, rows=100)["shop"]
     party = parse_party({"party": "shop", "table": {"path": "t.parquet"}, **columns(PARTIES)["shop"]}, folder=tmp_path)
@@ -150,7 +152,9 @@ def test_a_union_does_not_go_with_public_starts():
 
 
 def test_every_bit_of_a_secret_counts():
-    """A generator that keeps 32 bits could be found by trying them all: a peer knows what the first weights must explain."""
+    """A generator that keeps 32 bits could be found by trying them all, because a peer knows what the first weights
+    must explain.
+    """
     secret = bytes(32)
     drawn = [torch.rand(4, generator=generator_of(bytes([*secret[:place], 1, *secret[place + 1 :]]), "w")) for place in range(32)]
     drawn += [torch.rand(4, generator=generator_of(secret, use)) for use in ("w", "v")]

@@ -1,4 +1,4 @@
-"""Jobs that predict how long until something happens: against a slow count, a likelihood by hand, and the model of the data."""
+"""Jobs that predict the time until something happens: compared with a slow count, a likelihood by hand, and the true model."""
 
 import numpy as np
 import polars as pl
@@ -47,7 +47,7 @@ def test_concordance_is_that_of_all_pairs(rows):
 
 
 def test_concordance_is_that_of_lifelines():
-    """Its `concordance_index` of these rows, version 0.30.3."""
+    """Return lifelines' `concordance_index` of these rows, version 0.30.3."""
     rng = np.random.default_rng(0)
     time_N, has_event_N = np.round(rng.exponential(20, 500) + 1), rng.random(500) < 0.6
     predicted_N = np.round(time_N + rng.normal(0, 15, 500))
@@ -78,7 +78,7 @@ def test_a_row_of_weight_two_counts_as_two_rows_in_a_brier_score():
 
 
 def test_chances_are_those_of_the_model_that_made_the_times_whatever_their_unit_and_order():
-    """4,000 times of scale .5, of which those beyond their limit are censored; predictions are off by a factor of 3."""
+    """4,000 times of scale .5, censored if beyond their limit. Predictions are off by a factor of 3."""
     rng = np.random.default_rng(2)
     middle_N = np.exp(rng.normal(size=4000))
     time_N, until_N = middle_N * np.exp(0.5 * rng.logistic(size=4000)), 3 * np.exp(rng.logistic(size=4000))
@@ -107,7 +107,7 @@ def test_the_loss_is_the_likelihood_of_the_log_logistic_distribution():
 
 
 def test_a_coder_finds_the_distribution_that_made_times_and_gives_them_back():
-    """5,000 times, of which those beyond 40 are censored: the median is off by at most 4 of its standard errors of 2.6 %."""
+    """5,000 times, censored beyond 40: the median is off by at most 4 of its standard errors of 2.6 %."""
     rng = np.random.default_rng(3)
     time_R = 20 * np.exp(0.7 * rng.logistic(size=5000))
     label_R = np.where(time_R < 40, time_R, -40.0)
@@ -166,7 +166,7 @@ def test_what_has_no_way_for_survival_is_refused_by_name(changes, message):
 
 @pytest.fixture(scope="module")
 def followed():
-    """Tables whose times are log-logistic around exp(2 + .8 x_bank + .8 x_shop), and a third are censored."""
+    """Make tables whose times are log-logistic around exp(2 + .8 x_bank + .8 x_shop). A third are censored."""
     frames = tables(PARTIES, rows=ROWS)
     joined = (
         frames["bank"].select("id", "x").join(frames["shop"].select("id", shop="x"), on="id", how="left", maintain_order="left")
@@ -186,7 +186,7 @@ def run(folder, frames, **changes):
 
 @pytest.mark.parametrize("changes", short_lane_of([{}, {"model__ensemble": 4}, {"training__gradients": "none"}], 1), ids=str)
 def test_times_are_ranked_about_as_well_as_by_the_model_that_made_them(changes, followed, tmp_path):
-    """The bar is what the true middles reach on all rows; 760 test rows have a standard error of .009, so .03 below it is far."""
+    """The true medians set the bar on all rows. 760 test rows have a standard error of .009, so .03 below it is far."""
     result = run(tmp_path, followed, training__epochs=10, **changes)
     joint, own = (result.evaluation[model]["concordance"]["value"] for model in ("joint", "local_baseline"))
     joined = followed["bank"].join(followed["shop"].select("id"), on="id", how="inner")
@@ -207,7 +207,7 @@ def test_a_time_of_zero_stops_the_run_before_anything_is_sent(followed, tmp_path
 
 
 def test_an_audit_judges_times_and_events_by_themselves(followed, tmp_path):
-    """A label is a time, or minus one, so a rank correlation with it misses an attack that tells times or events alone."""
+    """A label is a time, or minus one. So a rank correlation with it misses an attack that finds only times or only events."""
     few = {name: frame.head(1000) for name, frame in followed.items()}
     audit = run(tmp_path, few, audit="quick", training__epochs=2, evaluation__own_columns_baseline=False).sections.leakage
     best = {note: max(each.spearman for each in audit.attacks if each.note == note) for note in ("", EVENTS, TIMES)}

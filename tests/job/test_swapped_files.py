@@ -1,4 +1,4 @@
-"""Sealed files of run folders in each other's place: another run's, party's, step's or kind's is never used."""
+"""Sealed files of run folders in each other's place: a file of another run, party, step or kind is never used."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ VALUES = contract_values(
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Run folders of both parties, of two runs of one contract on other labels."""
+    """Make run folders of both parties, of two runs of one contract on other labels."""
     found = []
     for number in range(2):
         frames = tables(PARTIES, rows=200)
@@ -44,7 +44,7 @@ def folders(tmp_path_factory):
 
 
 def sealed(folder):
-    """The sealed files of a run folder, by their place in it."""
+    """Return the sealed files of a run folder, by their place in it."""
     found = [path for path in folder.path.rglob("*") if path.suffix in (".json", ".safetensors") and path.name != "contract.json"]
     return {path.relative_to(folder.path): path for path in found}
 
@@ -53,7 +53,8 @@ def read(folder, place):
     """Read a file as the product does."""
     path = folder.path / place
     if place.name == "origin.json":
-        return RunFolder.open(folder.path).load_alignment()  # another run's says itself whose it is, which nothing else here is
+        # another run's file itself says whose it is, which no other file here does
+        return RunFolder.open(folder.path).load_alignment()
     if place == Path("alignment.safetensors"):
         return folder.load_alignment()
     if place.name.startswith("step-"):
@@ -68,9 +69,10 @@ def read(folder, place):
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
 def test_no_file_is_taken_for_another(folders, tmp_path, every):
-    """In each place of the first run's folders: the same place's of the other folders, and every other file of the folder.
+    """Put into each place of the first run's folders the file from the same place of the other folders, and every other file of
+    the folder.
 
-    In the short lane these are one in five, others in each place.
+    The short lane tries one in five, others for each place.
     """
     files = [sealed(folder) for folder in folders]
     tried = 0
@@ -92,7 +94,7 @@ def test_no_file_is_taken_for_another(folders, tmp_path, every):
 
 
 def test_the_runs_are_others(folders):
-    """What is swapped above would change something: the two runs' weights differ."""
+    """A swap above would change something: the weights of the two runs differ."""
     for one, other in zip(folders[:2], folders[2:], strict=True):
         first, second = (read_tensors(folder.model, origin=folder.origin)[0] for folder in (one, other))
         assert any(not torch.equal(first[name], second[name]) for name in first)

@@ -1,7 +1,7 @@
-"""Nothing that leaves a party depends on the order of its table: sorted by label or key, all that crosses stays to the bit.
+"""Nothing that leaves a party depends on the order of its table: sorted by label or key, all that crosses is the same to the bit.
 
-Whatever a party draws comes from seeded streams. Where rows are put in a secret order, a permuted table is given the order that
-puts its rows as those of the other table were put: a uniform permutation after any other is uniform.
+All draws come from seeded streams. Where rows are put in a secret order, a permuted table is given the order that places its rows
+like those of the other table: a uniform permutation after any other is uniform.
 """
 
 import threading
@@ -30,7 +30,7 @@ QUICK = {
 
 
 def with_events(given, name, *, seed=3):
-    """Several rows of each id in one party's table, each with its own numbers, its own label and a time of its own."""
+    """Make several rows of each id in one party's table, each with its own numbers, label and time."""
     rng = np.random.default_rng(seed)
     frame = given[name]
     frame = frame[rng.permutation(np.repeat(np.arange(frame.height), rng.integers(1, 5, frame.height)))]
@@ -55,7 +55,7 @@ def events(**changes):
 
 
 def visits():
-    """The feature party sums up its own rows."""
+    """The feature party summarises its own rows."""
     contract, given, named = plain()
     repeats = {"latest": "visited", "aggregate": {"x": "mean"}, "count": "visits"}
     return contract, with_events(given, "shop"), {**named, "shop": {**named["shop"], "repeats": repeats}}
@@ -97,7 +97,7 @@ SCENES = {
 
 
 class ByRows(SecureRandom):
-    """Draws for the rows of a permuted table, ``row_N`` of which are those of the table before, in its order."""
+    """Draw for the rows of a permuted table, ``row_N`` of which are the rows of the former table, in its order."""
 
     def __init__(self, source, row_N):
         super().__init__(source=source)
@@ -109,7 +109,7 @@ class ByRows(SecureRandom):
 
 
 def crossed(scene, monkeypatch, *, orders):
-    """All messages of a run, by sender and receiver, where the tables of these parties are in these orders."""
+    """Return all messages of a run, by sender and receiver, with the tables of these parties in these orders."""
     contract, given, named = scene
     sent, send = {}, MemoryChannel.send
     given = given | {name: given[name][order_N] for name, order_N in orders.items()}
@@ -134,7 +134,7 @@ def crossed(scene, monkeypatch, *, orders):
 
 
 def shape_of(sent):
-    """Kind and length of every message, in order."""
+    """Return kind and length of every message, in order."""
     return {ends: [(kind, len(text)) for kind, text in messages] for ends, messages in sent.items()}
 
 
@@ -163,7 +163,7 @@ PREDICTED = {
 
 
 def heard_in_a_prediction(folder, monkeypatch, given, *, later, **changes):
-    """All that each side is sent in a prediction of tables in another order than those of training."""
+    """Return all that each side is sent in a prediction with tables in another order than in training."""
     with monkeypatch.context() as patch:
         sides = Sides(folder, patch, given, training__epochs=1, **changes)
         sides.job.change("bank", weight=None)

@@ -1,4 +1,4 @@
-"""A party's number of threads holds for all arithmetic, and for its run alone; left open, it is one for small steps."""
+"""A party's number of threads holds for all arithmetic, and for its run alone; by default small steps have one."""
 
 from typing import Any
 

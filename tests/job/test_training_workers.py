@@ -1,4 +1,4 @@
-"""A party's training workers: a job with several, and any of them killed."""
+"""A party's training workers: a job with several, any of which is killed."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def trains(event):
 
 
 def kill_worker(process):
-    """Kill a party's only further process."""
+    """Kill a party's only other process."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (worker,) = [int(child) for child in children if b"workers.process" in Path(f"/proc/{child}/cmdline").read_bytes()]
     os.kill(worker, signal.SIGKILL)
@@ -40,7 +40,7 @@ def kill_worker(process):
 
 @pytest.mark.long
 def test_a_killed_worker_ends_both_parties_and_the_run_resumes_to_the_same_bits(lay_out_job):
-    """First the feature party's worker is killed, then, after that is resumed, the label party's."""
+    """First the feature party's worker is killed; after that is resumed, the label party's."""
     whole, job = (lay_out_job(PARTIES, rows=600, **CHANGES) for _ in range(2))
     for each in (whole, job):
         for party in PARTIES:
@@ -68,7 +68,7 @@ def test_a_killed_worker_ends_both_parties_and_the_run_resumes_to_the_same_bits(
 
 @pytest.mark.parametrize(("began", "now", "says"), [(1, 2, True), (2, 1, True), (2, 2, False), (1, 1, False)])
 def test_a_run_that_goes_on_with_other_workers_says_so(began, now, says, tmp_path):
-    """Bits depend on the number of workers; a run that begins anew in its folder has forgotten the one before."""
+    """Bits depend on the number of workers. A run that begins anew in its folder forgets the earlier number."""
     said = []
 
     def job(workers):

@@ -1,4 +1,4 @@
-"""Training workers where rows are no intersection: the scores of one process."""
+"""Training workers with rows that are no intersection: the scores are those of one process."""
 
 import pytest
 from test_similarity_job import similar_columns, similar_tables, similarity_contract

@@ -1,4 +1,4 @@
-"""A search over contract keys: alone and over TLS, killed and resumed, charged trial by trial, and within what all allow."""
+"""A search over contract keys: alone and over TLS, killed and resumed, charged by trial, and within what all allow."""
 
 import json
 import math
@@ -63,12 +63,12 @@ def test_the_contract_comes_first_then_what_was_not_tried_and_the_same_again():
         assert values == next_values(keys, finished, own={}, seed=1)
         assert values not in [trial.values for trial in finished]
         assert all(keys[key].admits(key, value) for key, value in values.items())
-        assert values == {} or values[RATE] == float(f"{values[RATE]:.3g}")  # as one would write it
+        assert values == {} or values[RATE] == float(f"{values[RATE]:.3g}")  # as a person would write it
         loss = abs(math.log(values.get(RATE, 1.0) / 0.005)) + (values.get(WIDTH) != 64)
         finished.append(TrialRecord(number=number, values=values, loss=loss))
     best = best_of(finished)
     assert best.values[WIDTH] == 64
-    assert 0.002 < best.values[RATE] < 0.0125  # by luck alone 15 draws do so in 9 of 10 seeds; this is one seed
+    assert 0.002 < best.values[RATE] < 0.0125  # by chance 15 draws do so with 9 of 10 seeds; this is one seed
 
 
 def test_nothing_is_tried_twice_and_then_it_ends():
@@ -87,7 +87,9 @@ def lossy(trial):
 
 
 def side_by_side(at_once, *, workers, order, most=24, found=None):
-    """Values and losses by number, of a search whose workers end in this order: the place of the next among those that run."""
+    """Return values and losses by number, of a search whose workers end in this order: the place of the next among
+    those that run.
+    """
     search = TrialOrder(
         keys=tuned_keys(**KEYS, **{HIDDEN: {"values": [[8, 8], [16]]}}),
         own={},
@@ -117,7 +119,7 @@ def test_what_is_tried_does_not_hang_on_how_many_run_nor_on_which_is_over_first(
         assert found == alone
         assert most_running == 8  # of the first ones, whatever at_once is
     assert len(alone) == 24
-    assert any(loss is None for _, _, loss in alone)  # what cannot be does not hold up the others
+    assert any(loss is None for _, _, loss in alone)  # impossible values do not hold up the others
     # Killed with trials missing in between, it goes on to the same.
     kept = {number: lossy(TrialRecord(number=number, values=values)) for number, values, loss in alone[:20] if loss is not None}
     for number in (2, 13, 17):
@@ -127,7 +129,7 @@ def test_what_is_tried_does_not_hang_on_how_many_run_nor_on_which_is_over_first(
 
 def test_trials_that_run_side_by_side_are_named_in_time_by_what_the_others_came_to():
     one, many = (side_by_side(at_once, workers=1, order=lambda _: 0)[0] for at_once in (1, 3))
-    assert one[: STARTUP + 1] == many[: STARTUP + 1]  # each before the first that looks has no loss to know
+    assert one[: STARTUP + 1] == many[: STARTUP + 1]  # trials before the first one that looks have no loss to know
     assert one != many
 
 
@@ -158,15 +160,15 @@ def test_alone_before_there_is_a_partner(lay_out_job):
     assert trials_of(again) == trials_of(bank)
     tuned = load_contract(bank.found["tuned_contract"])
     assert not tuned.tuning.keys
-    assert ledger.head()[0] == 1  # once for all trials, and for what goes on
+    assert ledger.head()[0] == 1  # once for all trials, and for a resumed search
     assert "What was tried" in (job.home("bank") / bank.found["report"]).read_text()
 
 
 def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_charged_for(lay_out_job):
-    """At this epsilon replaced labels tell nothing, so no trial validates below ln 2 but by luck; exact ones do at once.
+    """At this epsilon replaced labels are useless, so a trial validates below ln 2 only by luck; with exact ones it does at once.
 
     The replaced labels come from the operating system. The better of two losses was .690 on average over 96 runs, with a
-    deviation of .009; the least was .659. Exact labels give .576. A bound of .62 lies eight deviations below.
+    deviation of .009; the least was .659. Exact labels give .576. A bound of .62 is eight deviations below.
     """
     found = {}
     for epsilon in (1e-6, None):
@@ -196,7 +198,7 @@ def tuned_alone(job, **options):
 
 
 def test_a_task_trains_on_the_rows_and_labels_of_its_search(lay_out_job, monkeypatch):
-    """With replaced labels, keys that repeat and their summaries; replaced ones are this folder's own."""
+    """Use replaced labels, keys that repeat and their summaries. The replaced labels are this folder's own."""
     frame = tables(PARTIES, rows=300)["bank"]
     frames = {"bank": pl.concat([frame, frame[:40]]), "shop": frame}
     defense = [{"method": "label-dp", "epsilon": 1.0}]
@@ -287,7 +289,7 @@ def test_each_trial_is_charged_and_a_search_over_the_cap_is_refused(lay_out_job)
     result = json.loads((job.runs("bank")[0] / "result.json").read_bytes())
     assert len(result["sections"]["privacy"]["releases"]) == 2
     assert any("each trial a release of its own: label-dp" in item["guarantee"] for item in result["learnt"])
-    # What was charged is not charged again; another search would be over the cap.
+    # What was charged is not charged again; another search would exceed the cap.
     contract, party = load_contract(job.home("bank") / "contract.yaml"), load_party(job.home("bank") / "party.yaml")
     assert trials_left(contract, party, RunFolder.latest(party.runs, contract, party.party, use="tune")) == 0
     refused = job.start("bank", "tune")
@@ -369,7 +371,7 @@ def test_a_party_file_that_allows_what_there_is_not(tmp_path):
         ({"number": 2, "values": '{"training.batch_size": 32.0}', "over": False}, "do not allow"),
         ({"number": 5, "values": "{}", "over": False}, "which is not due"),
         ({"number": 0, "values": "{}", "over": False}, "which is not due"),
-        ({"number": 1, "values": "{}", "over": False}, "which is not due"),  # it is over already
+        ({"number": 1, "values": "{}", "over": False}, "which is not due"),  # it has ended already
         ({"number": 2, "values": "{}", "over": True}, "the best, which is not due"),
         ({"number": 1, "values": '{"training.batch_size": 32}', "over": True}, "the best, which is not due"),
     ],

@@ -45,7 +45,7 @@ QUICKLY = {"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False}
 
 
 def frames(*, rows=ROWS, partners=PARTNERS, target="binary", seed=1):
-    """A table per party; only the first ``partners`` ids have a row at the feature party."""
+    """Make a table per party; only the first ``partners`` ids have a row at the feature party."""
     found = {name: frame.sort("id") for name, frame in tables(PARTIES, rows=rows, target=target, seed=seed).items()}
     found["shop"] = found["shop"].filter(pl.col("id") < f"id-{partners:06}")
     return found
@@ -106,7 +106,7 @@ def sent_by_training(result):
 
 @pytest.mark.parametrize("method", short_lane_of(["warm-start", "average", "ss-vfl", "fedhssl"], 2))
 def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
-    """Twice as many of them: as many messages and bytes of training, and the same positions in the same order."""
+    """With twice as many of them training has as many messages and bytes, and the same positions in the same order."""
     given, more = frames(), frames(rows=2 * ROWS)
     more["shop"] = given["shop"]
     common = set(given["bank"]["id"]) & set(given["shop"]["id"])
@@ -114,7 +114,7 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     assert {row for row in more["bank"]["id"] if row in set(more["shop"]["id"])} == common
     quick = {"training__patience": None, "training__epochs": 1, "training__folds": "auto", "evaluation": QUICKLY}
     few, many = (run(method, tables_, **quick) for tables_ in (given, more))
-    for result, tables_ in ((few, given), (many, more)):  # the alignment's counts do, and what is learnt says so
+    for result, tables_ in ((few, given), (many, more)):  # the alignment's counts do, and the result says so
         assert f"bank has {tables_['bank'].height:,} ids." in [each.what for each in result.learnt if each.party == "shop"]
         assert any("Their number follows from two counts" in each.what for each in result.learnt)
     assert few.data.rows == many.data.rows
@@ -123,9 +123,9 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
 
 @pytest.mark.parametrize("method", ["warm-start", "ss-vfl"])
 def test_what_a_feature_partys_own_rows_change(method, tmp_path):
-    """Its rows without a partner's row train its bottom by self-supervision, and are left out else; no message tells of them.
+    """Rows without a partner's row train its bottom by self-supervision, and are otherwise left out.
 
-    What scores the label party's rows alone is the same to the bit.
+    No message depends on them. The model that scores the label party's rows alone is the same to the bit.
     """
     given = frames()
     others = tables(PARTIES, rows=300, seed=2)["shop"].with_columns(id="other-" + pl.col("id"))
@@ -159,7 +159,7 @@ def test_a_split_by_time_has_the_same_bounds_for_unaligned_rows():
 
 
 def test_labels_of_unaligned_rows_are_flipped_too_and_charged_for_once(monkeypatch, tmp_path):
-    """Of some 1,900 labels 1 / (1 + e) are others: within five standard deviations, a chance below 1e-6 of failing."""
+    """Of some 1,900 labels a share of 1 / (1 + e) differs: outside of five standard deviations with a chance below 1e-6."""
     taught = {}
 
     def listening(method, model, objective, own):
@@ -186,7 +186,7 @@ def test_labels_of_unaligned_rows_are_flipped_too_and_charged_for_once(monkeypat
 
 
 def test_the_line_that_calibrates_own_scores_is_fitted_and_kept(tmp_path):
-    """It is not the one that changes nothing; tests/training/test_calibration.py says what it is."""
+    """It is not the calibration that changes nothing. tests/training/test_calibration.py tests its values."""
     values = contract("warm-start", training__epochs=1, evaluation=QUICKLY)
     simulate(values, frames(), own_columns(), watcher=Silent(), folder=tmp_path)
     (path,) = (tmp_path / "bank").glob("*/training.json")
@@ -197,7 +197,7 @@ def test_the_line_that_calibrates_own_scores_is_fitted_and_kept(tmp_path):
 
 @pytest.mark.parametrize("method", ["warm-start", "average"])
 def test_rows_without_a_partners_row_are_scored_by_a_model_of_all_own_rows(method, monkeypatch):
-    """Aligned rows and the others train it, by own columns; before, the branch that the joint model starts from scored them."""
+    """Aligned rows and the others train it, by own columns. Earlier the branch that the joint model starts from scored them."""
     trained = []
 
     def training(model, own, objective, peers, run, **more):
@@ -215,7 +215,7 @@ def test_rows_without_a_partners_row_are_scored_by_a_model_of_all_own_rows(metho
 
 
 def test_where_own_rows_are_few_four_models_score_rows_without_a_partners_row(monkeypatch, tmp_path):
-    """Each without a fold of all own rows, whose mean scores; the first, which no validation row taught, calibrates."""
+    """Each lacks a fold of all own rows, and their mean scores. The first, which saw no validation row, calibrates."""
     trained, fitted = [], []
 
     def training(model, own, objective, peers, run, **more):
@@ -264,7 +264,7 @@ def test_where_own_rows_are_few_four_models_score_rows_without_a_partners_row(mo
 
 
 def wide_frames(count):
-    """The frames with so many columns more at the label party, which say nothing."""
+    """Return the frames with this many useless columns more at the label party."""
     given, generator = frames(), torch.Generator().manual_seed(7)
     noise_NC = torch.randn(given["bank"].height, count, generator=generator).numpy()
     given["bank"] = given["bank"].hstack(pl.DataFrame(noise_NC, schema=[f"noise {place}" for place in range(count)]))
@@ -274,7 +274,7 @@ def wide_frames(count):
 @pytest.mark.long
 @pytest.mark.parametrize("split", short_lane_of(["hash", "time"], 1))
 def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(split, own_trainings):
-    """To the bit, from the same start: with columns closed, by folds or with a refit, whatever is trained jointly beside it."""
+    """To the bit, from the same start: with closed columns, folds or a refit, whatever is trained jointly with it."""
     cols = own_columns_by_day()
     changes = {"training__starts": "public", "training__folds": "auto", "split__method": split}
     quick = {"bootstrap": 0, "own_columns_boosting": False}
@@ -293,7 +293,7 @@ def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(sp
 
 
 def test_a_class_that_a_network_of_own_rows_does_not_meet_is_named(tmp_path):
-    """One positive in all: the network that judges its row meets none, and the run goes on."""
+    """There is one positive in all. The network that judges its row sees none, and the run goes on."""
     given = frames(rows=420, partners=260)
     values = contract("warm-start", training__epochs=1, training__folds="auto", evaluation=QUICKLY)
     agreed = parse_contract(values)
@@ -322,7 +322,7 @@ def test_own_rows_of_too_few_ids_for_folds_train_one_network():
 
 
 def kept_run_id(folder, name):
-    """The id of the label party's run in this folder."""
+    """Return the id of the label party's run in this folder."""
     return RunFolder.open(folder / "bank" / name).run_id
 
 
@@ -338,7 +338,7 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
 
 
 def die_at(what, done):
-    """Have this process killed as it gets past so many steps of a kind, however busy the machine is."""
+    """Kill this process when it passes so many steps of a kind, however busy the machine is."""
     tell = JsonLines.progress
 
     def progress(self, now, count, total):
@@ -448,12 +448,12 @@ def test_no_unaligned_rows():
         DataError, match=r"without a partner's row falls into the training part; set unaligned\.method to none"
     ) as error:
         run("average", given)
-    # What a peer is told has the contract's key, and nothing of its own to look up.
+    # A peer is told the contract's key, and nothing to look up in its own file.
     assert category_of(error.value).startswith("unaligned.method = average: it has too few rows without a partner's row")
 
 
 def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
-    """What `init` writes trains what `simulate` trains by itself where every row has a partner's: folds and all."""
+    """What `init` writes trains what `simulate` trains by itself if every row has a partner's: folds and all."""
     given = frames()
     given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))
     found, figures = [], []
@@ -477,7 +477,9 @@ def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
 
 
 def test_labels_that_a_run_was_charged_for_are_the_same_on_resume_where_warm_start_is_none(tmp_path):
-    """The run trained by the contract that its alignment gave; whoever goes on compares the labels by the same one."""
+    """The run is trained by the contract that follows from its alignment. A resumed run compares the labels by the same
+    contract.
+    """
     given = frames()
     given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode())).sort("y", "id")
     defense = [{"method": "label-dp", "epsilon": 1.0}]

@@ -40,7 +40,7 @@ from tallystick.training.run import TrainingRun
 PARTIES = ("bank", "shop")
 
 
-SAMPLED = {"union__features": "sampling"}  # real rows cross as they are
+SAMPLED = {"union__features": "sampling"}  # real rows cross unchanged
 
 
 def union_contract(method="union", **changes):
@@ -59,7 +59,7 @@ def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(met
     assert result.alignment.sizes["rows in the union"] == len(own | theirs)
     assert result.alignment.sizes["rows in common"] == len(own & theirs)
     assert sum(result.data.rows.values()) == len(own | theirs)
-    # The label party measures on test rows that it has, of the about fifth of the union that is test.
+    # The label party measures on its own test rows; about a fifth of the union is test.
     assert result.data.rows["test"] * len(own) / len(own | theirs) == pytest.approx(result.evaluation["rows"], abs=12)
     assert result.evaluation["joint"]["auc"]["value"] > 0.8
     assert {attack.view.split(",")[0] for attack in result.sections.membership.attacks} == {"shop", "bank"}
@@ -114,7 +114,9 @@ def test_calibrations_that_cannot_be_are_refused(changes, says):
 
 
 def test_randomness_of_the_system_can_be_seeded_for_tests(tmp_path):
-    """What the statistics of this file rest on: seeded alike, a union gives the same models twice, threads or not."""
+    """The statistics of this file rest on this: with the same seed a union gives the same models twice, with threads or
+    without.
+    """
     models = []
     for number in range(2):
         with pytest.MonkeyPatch.context() as patch:
@@ -192,7 +194,7 @@ def imputation_of(method_values, own_U, *, is_label=False, seed=5):
 
 
 def test_every_bit_of_the_secret_seed_counts():
-    """A generator that keeps 32 bits of its seed could be found by trying them all against what was received."""
+    """A generator that keeps 32 bits of its seed could be found by comparing all of them with what was received."""
     own_U = np.array([0, *[-1] * 50], dtype=np.int64)
     draws = [
         imputation_of(union_contract(), own_U, seed=seed)._draws(1, stream=1).fixed_UK for seed in (5, 5 + 2**32, 5 + 2**100, 5)
@@ -200,7 +202,7 @@ def test_every_bit_of_the_secret_seed_counts():
     assert torch.equal(draws[0], draws[3])
     assert not torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
-    # Streams of one seed differ too, and the numbers are spread as they should be (of 51, a mean outside .25 to .75 has a
+    # Streams of one seed differ, too, and the numbers are spread as they should be (of 51, a mean outside .25 to .75 has a
     # chance below 1e-8; seeded).
     assert not torch.equal(draws[0], imputation_of(union_contract(), own_U)._draws(1, stream=3).fixed_UK)
     assert 0.25 < draws[0].mean() < 0.75
@@ -306,7 +308,9 @@ def test_labels_settled_before_training_are_those_of_the_run_that_goes_on(tmp_pa
 
 
 def test_the_audit_finds_planted_absence_and_only_that():
-    """Gradients of absent rows point the other way: any working attack is perfect. Without a difference all are near a guess."""
+    """Gradients of absent rows point the other way, so any working attack is perfect. Without a difference all are near
+    a guess.
+    """
     generator = torch.Generator().manual_seed(3)
     schedule = Schedule(train_N=torch.arange(4000), validation_N=torch.arange(0), batch_size=500, seed=1)
     own_U = torch.where(torch.rand(4000, generator=generator) < 0.7, 1, -1)
@@ -335,7 +339,7 @@ def test_predictions_on_a_union_reach_both_for_their_own_rows_only_and_are_calib
         assert set(scores[name]["id"]) == set(pl.read_parquet(job.home(name) / "table.parquet")["id"])
     both = scores["bank"].join(scores["shop"], on="id", suffix="_shop")
     assert both["score"].to_list() == pytest.approx(both["score_shop"].to_list(), abs=1e-6)
-    # A test row that the shop has, too, scores as it did in the run, and the shop lacks 15 rows: it is imputed.
+    # A test row that the shop has, too, scores as it did in the run. The shop lacks 15 rows, which are imputed.
     (run,) = job.runs("bank")
     line = json.loads((run / "training.json").read_text())["calibration"]["line"]
     assert abs(line["slope"] - 1) > 0.01

@@ -1,4 +1,4 @@
-"""A run says of validation rows that they can hardly judge: few of them, or all of one class."""
+"""A run says if its validation rows can hardly judge: if there are few of them, or only one class."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Parties that compute with other versions are told so, in the log and in the report; the run goes on."""
+"""Parties that compute with other versions are told so, in the log and in the report, and the run goes on."""
 
 import threading
 
@@ -15,7 +15,7 @@ OURS = {"torch": torch.__version__.partition("+")[0], "numpy": np.__version__}
 
 
 def told(**theirs):
-    """What either role says of a peer with these versions."""
+    """Return what either role says of a peer with these versions."""
     notes = []
     own, peer = memory_channels("bank", "shop", timeout_s=2)
     peer.send(greeting(**{**OURS, **theirs}))

@@ -1,4 +1,4 @@
-"""Tables are aligned by two processes over TLS that cannot import PyTorch, and whatever else needs it says so in a line."""
+"""Two processes that cannot import PyTorch align tables over TLS. What else needs PyTorch says so in a line."""
 
 import json
 import subprocess
@@ -29,9 +29,9 @@ for command in sys.argv[1:]:
         print(end.code or 0)
     assert "torch" not in sys.modules
 """
-"""One command after the other, each with its exit code on the line after what it prints."""
+"""One command after the other, each with its exit code on the line after its output."""
 HIDDEN = ("torch", "scipy", "opendp", "dp_accounting", "duckdb", "rapidfuzz")
-"""What requirements-align.txt leaves out."""
+"""The packages that requirements-align.txt leaves out."""
 
 
 def start(job, party, *commands):
@@ -41,7 +41,7 @@ def start(job, party, *commands):
 
 
 def ends_of(process):
-    """The exit code and the JSON of each command, and what all of them say on standard error."""
+    """Return the exit code and the JSON of each command, and what all of them say on standard error."""
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     lines = out.splitlines()
@@ -49,7 +49,7 @@ def ends_of(process):
 
 
 def both(job, *commands):
-    """For each command each party's exit code, its JSON, and what its process says on standard error."""
+    """Return for each command each party's exit code, its JSON, and its process's standard error."""
     running = {party: start(job, party, *commands) for party in PARTIES}
     ends = {party: ends_of(one) for party, one in running.items()}
     return [{party: (*each[place], err) for party, (each, err) in ends.items()} for place in range(len(commands))]
@@ -85,7 +85,7 @@ def test_two_processes_align_without_it(tmp_path, alignment):
         return
     assert [code for code, _, _ in again[0].values()] == [0, 0], [error for *_, error in again[0].values()]
     assert {facts["run_id"] for _, facts, _ in again[0].values()} == {facts["run_id"] for _, facts, _ in ends.values()}
-    job.run_all("train")  # what was aligned without it is a run like any other
+    job.run_all("train")  # a run that was aligned without it is a run like any other
     for party in PARTIES:
         assert (job.home(party) / ends[party][1]["folder"] / "model.safetensors").exists()
 

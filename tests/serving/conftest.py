@@ -1,4 +1,4 @@
-"""A job that is trained once for all tests of serving."""
+"""Train a job once for all tests of serving."""
 
 import pytest
 from serving_job import Served, predicted
@@ -9,7 +9,9 @@ PARTIES = ("bank", "shop")
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A trained job whose contract allows all ways and scores unaligned rows, and what `predict` says of its rows."""
+    """Make a trained job whose contract allows all ways and scores unaligned rows, with the scores that `predict` gives
+    its rows.
+    """
     serving = {"ways": ["key", "position", "window", "ahead"], "window": 16}
     values = contract_values(PARTIES, serving=serving, unaligned={"method": "multi-task"}, model__hidden=[16, 16])
     job = lay_out(tmp_path_factory.mktemp("served"), PARTIES, values)
@@ -21,7 +23,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(trained):
-    """Both sides up, asking by key."""
+    """Start both sides, asking by key."""
     job, _ = trained
     served = Served(job, way="key", max_rows=50, max_body_kib=64)
     yield served.start().until_ready()

@@ -18,19 +18,19 @@ TOKEN = "a-token-of-some-length"
 
 
 def in_threads(job, work):
-    """What each party's call gives, in a thread of its own."""
+    """Return what each party's call returns, in a thread of its own."""
     with ThreadPoolExecutor(len(job.parties)) as pool:
         futures = {name: pool.submit(work, name) for name in job.parties}
         return {name: future.result(PATIENCE_S) for name, future in futures.items()}
 
 
 def files(job, name):
-    """A party's contract and party file."""
+    """Return a party's contract and party file."""
     return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
 
 
 def versions(job, name):
-    """A party's promotions."""
+    """Return a party's promotions."""
     contract, party = files(job, name)
     return Versions(contract=contract, party=party)
 
@@ -74,7 +74,7 @@ class Served:
         raise AssertionError([(name, process.said, process.events[-5:]) for name, process in self.running.items()])
 
     def ask(self, *rows, **more):
-        """POST /v1/score."""
+        """Call POST /v1/score."""
         return self.client.post("/v1/score", json={"rows": list(rows), **more})
 
     def close(self):
@@ -85,7 +85,9 @@ class Served:
 
 @contextmanager
 def clients(served, count, ask):
-    """Have so many clients ``ask(client, number, over)`` at the same time, each until it is over, which it is when this ends."""
+    """Let so many clients call ``ask(client, number, over)`` at the same time, each until ``over`` is set, at the end
+    of this block.
+    """
     over = threading.Event()
 
     def work(number):
@@ -104,7 +106,7 @@ def clients(served, count, ask):
 
 
 def predicted(job, *, shared=False):
-    """The scores that `predict` writes for all rows of the label party's table."""
+    """Return the scores that `predict` writes for all rows of the label party's table."""
     label = job.parties[0]
     both = ("--output", "scores.parquet") if shared else ()
     others = {name: job.start(name, "predict", *both) for name in job.parties[1:]}

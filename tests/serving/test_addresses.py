@@ -1,4 +1,4 @@
-"""Where `serve` listens for clients: an address of IPv6, and one that is taken. Each test serves by itself."""
+"""Where `serve` listens for clients: at an IPv6 address, and at one that is taken. Each test serves by itself."""
 
 import socket
 
@@ -29,7 +29,7 @@ def test_clients_are_answered_over_ipv6(trained):
 
 
 def test_an_address_that_is_taken_is_one_line(trained):
-    """It was a line of another library's, with exit code 1."""
+    """Earlier this was a line of another library, with exit code 1."""
     job, _ = trained
     served = Served(job, way="key")
     try:

@@ -1,4 +1,4 @@
-"""What a server keeps of its answers, looked at afterwards."""
+"""Look at the answers that a server has kept."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from tallystick.cli.app import app
 
 @pytest.fixture(scope="module")
 def answered(trained, tmp_path_factory):
-    """A served job of its own whose label party keeps its answers, every row's own columns too, and what was answered."""
+    """Serve a job whose label party keeps its answers, with every row's own columns. Return also what was answered."""
     job, expected = trained
     root = tmp_path_factory.mktemp("answered")
     for name in job.parties:
@@ -30,7 +30,7 @@ def answered(trained, tmp_path_factory):
 
 
 def test_every_answer_is_kept_and_a_look_finds_that_nothing_moved(answered):
-    """Rows are those of the run: the chance that any of four is called moved is 0.001 at most, and with a fixed seed none is."""
+    """The rows are those of the run. Any of four is called moved with a chance of 0.001 at most; with this seed none is."""
     job, _, got = answered
     label = job.parties[0]
     labels = job.home(label) / "table.parquet"

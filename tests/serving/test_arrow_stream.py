@@ -34,7 +34,7 @@ def of(column):
 
 
 def shared(rows):
-    """Texts of one place of the stream, which Polars' views can share."""
+    """Texts at one place of the stream, which Polars' views can share."""
     out = io.BytesIO()
     frame = pl.DataFrame({"who": pl.Series(["x" * 900_000]).gather([0] * rows)})
     frame.write_ipc_stream(out, compat_level=pl.CompatLevel.newest())
@@ -110,7 +110,7 @@ def test_the_name_of_a_lists_items_that_is_no_utf8_is_a_problem_and_nothing_is_p
     assert capfd.readouterr().err == ""
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # what is printed by all examples is looked at
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # look at what all examples print
 @given(
     cut=st.none() | st.integers(0, len(WHOLE)),
     changes=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4),

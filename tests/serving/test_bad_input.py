@@ -1,4 +1,4 @@
-"""What a client gets that asks wrongly: a status, one line that says what to do, and no value of its own back."""
+"""A client that sends a wrong request gets a status and one line that says what to do, without any of its own values."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""When the label party's own messages leave: by a clock that no request touches, and the same ones whatever is asked."""
+"""The label party's own messages leave by a clock that no request affects, and they are the same whatever is asked."""
 
 import itertools
 import threading
@@ -24,7 +24,7 @@ NOT_LATE = itertools.repeat(0.0)
 
 
 class Clock:
-    """A clock that moves where somebody waits, and what happens then."""
+    """A clock that moves when somebody waits, and what happens then."""
 
     def __init__(self, *, looks, over, meanwhile):
         self.now, self.looks, self.over, self.meanwhile = 1000.3, looks, over, meanwhile
@@ -73,7 +73,7 @@ class Agreed(Promotions):
 
 
 def looks(*, meanwhile, takes_s=(), count=6, late_s=NOT_LATE):
-    """What left, and when, of a session that looks so often, with something done before each look."""
+    """Return what left, and when, in a session that looks so often, with something done before each look."""
     over = threading.Event()
     clock = Clock(looks=count, over=over, meanwhile=meanwhile)
     runs = LoadedRuns(Agreed(NEW, OLD), served_run, say=print)
@@ -101,7 +101,7 @@ def looks(*, meanwhile, takes_s=(), count=6, late_s=NOT_LATE):
 
 
 def times_of(sent):
-    """When versions were told, in seconds from the beginning; a run that was built is told of at once."""
+    """Return when versions were told, in seconds from the beginning. A run that was built is told of at once."""
     return sorted({round(at - 1000.3, 9) for at, message in sent if isinstance(message, VersionsWanted)})
 
 
@@ -125,7 +125,7 @@ def test_a_look_that_a_partner_was_slow_with_is_followed_by_the_next_one_that_is
 
 
 def test_each_look_is_late_by_a_draw_of_its_own_and_the_next_one_is_none_the_later():
-    """Else milliseconds by which a busy machine is late would stand out."""
+    """Otherwise the milliseconds by which a busy machine is late would show."""
     sent = looks(meanwhile=nothing, late_s=(0.2, 0.1, 0.0, 0.24, 0.05, 0.1))
     assert times_of(sent) == pytest.approx([0, 1.2, 2.1, 3.0, 4.24, 5.05])
     drawn = [version_switch.draw_lateness() for _ in range(200)]
@@ -134,7 +134,7 @@ def test_each_look_is_late_by_a_draw_of_its_own_and_the_next_one_is_none_the_lat
 
 
 class Flooded(Sides):
-    """A server by `ahead` that clients ask all the time, and that takes longer over each batch than it may."""
+    """A server by `ahead` that clients ask all the time, and whose batches take longer than they may."""
 
     asked = False
 
@@ -170,7 +170,7 @@ class Flooded(Sides):
 
 
 def test_by_ahead_a_server_that_is_asked_all_the_time_sends_what_one_that_nobody_asks_does(tmp_path, monkeypatch):
-    """All from the thread of versions, also where each batch is later than it may be: by bytes, in order."""
+    """The thread of versions sends everything, also if each batch is late: compared by bytes, in order."""
     frames = tables(PARTIES, rows=80)
     senders, send = Counter(), MemoryChannel.send
 

@@ -1,4 +1,4 @@
-"""Connections whose heads are slow, large or never come are closed; others are answered as before, one request after another."""
+"""Connections with slow, large or missing heads are closed. Others are still answered, one request after another."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ def port():
 
 @pytest.fixture(scope="module")
 def secured(port, tmp_path_factory):
-    """The port of a second server, which takes TLS, and a client's context."""
+    """Return the port of a second server, which uses TLS, and a client's context."""
     folder = tmp_path_factory.mktemp("certificates")
     write_test_certificates(folder, ["localhost"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -80,13 +80,13 @@ def secured(port, tmp_path_factory):
 
 @pytest.fixture
 def slow():
-    """The slow requests that have come."""
+    """Return the slow requests that have arrived."""
     _slow.clear()
     return _slow
 
 
 def is_open(link):
-    """Whether a connection stands on which nothing comes."""
+    """Tell whether a connection is still open while nothing comes."""
     link.settimeout(0.5)
     try:
         return link.recv(1, socket.MSG_PEEK) != b""
@@ -97,7 +97,7 @@ def is_open(link):
 
 
 def closed_after(link):
-    """Seconds until the server closes."""
+    """Return the seconds until the server closes."""
     began = time.monotonic()
     link.settimeout(20)
     with contextlib.suppress(ConnectionError):
@@ -182,7 +182,7 @@ def test_empty_lines_after_a_request_do_not_hold_a_connection(port):
 
 
 def held(port, count, sent):
-    """Connections that send all this and read nothing."""
+    """Open connections that send all this and read nothing."""
     links = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
     for link in links:
         link.settimeout(0.2)
@@ -192,7 +192,7 @@ def held(port, count, sent):
 
 
 def test_requests_behind_one_another_are_few(port):
-    """Requests of one piece of bytes are all parsed before any is answered."""
+    """All requests in one piece of bytes are parsed before any is answered."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
         link.sendall((REQUEST + b"\r\n") * 8)
         came = b""
@@ -227,7 +227,7 @@ def test_an_answer_that_is_not_read_closes_the_connection(port):
 
 
 def hello():
-    """What a TLS client says first."""
+    """Return what a TLS client says first."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -256,7 +256,7 @@ def test_a_handshake_that_does_not_end_closes_the_connection_and_makes_room(secu
 
 
 def answer_of(client, incoming, link):
-    """Read records until the answer is whole: several may come at once."""
+    """Read records until the answer is complete: several may come at once."""
     answer = b""
     while not answer.endswith(b"ok"):
         try:
@@ -390,7 +390,7 @@ def test_a_network_of_many_addresses_is_one_caller(address, caller):
 
 @pytest.mark.parametrize("way", ["plain", "TLS"])
 def test_a_head_in_many_pieces_is_read_ever_more_seldom(port, secured, way, monkeypatch):
-    """A piece costs as much as a request; what is complete in the end is answered."""
+    """A piece costs as much as a request. A head that is complete in the end is answered."""
     taken = []
     take = connections.BoundedProtocol.data_received
 

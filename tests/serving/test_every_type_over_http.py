@@ -1,6 +1,7 @@
-"""Columns of every kind over real sockets: the score of a row is that of a prediction, in whatever type a client sends its cells.
+"""Columns of every kind over real sockets: the score of a row is that of a prediction, whatever type a client uses for its cells.
 
-Hypothesis draws which rows are asked for and the type of each column; a type that does not hold a column is refused by its name.
+Hypothesis draws which rows are asked for and the type of each column. A type that cannot hold a column is refused by the column's
+name.
 """
 
 import io
@@ -30,7 +31,7 @@ SPELT = {
     "zoned": [pa.timestamp("us", tz="UTC"), pa.timestamp("ms", tz="+05:30"), pa.timestamp("us", tz="Asia/Kolkata")],
     "clock": [pa.time32("s"), pa.time64("us"), pa.time64("ns")],
 }
-"""Types of Arrow in which a column's cells can be sent without a loss."""
+"""Return the Arrow types in which a column's cells can be sent without loss."""
 LOSSY = {
     "code": pa.int32(),
     "day": pa.float64(),
@@ -41,7 +42,7 @@ LOSSY = {
 
 
 def of_every_kind(frame):
-    """A table with a column of every kind, some cells of each missing."""
+    """Make a table with a column of every kind; some cells of each are missing."""
     rng, rows = np.random.default_rng(11), frame.height
     numbers = np.arange(rows)
     cells = {
@@ -65,7 +66,7 @@ def of_every_kind(frame):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """A trained job, served; the rows of the label party and the scores that `predict` gives them."""
+    """Serve a trained job. Return also the rows of the label party and the scores that `predict` gives them."""
     frames = tables(PARTIES, rows=300)
     frames["bank"] = of_every_kind(frames["bank"])
     values = contract_values(PARTIES, serving={"ways": ["key"]}, model__hidden=[16, 16])
@@ -80,7 +81,7 @@ def job(tmp_path_factory):
 
 
 def sent(served, rows, types):
-    """Ask for rows as an Arrow stream, each column in one of these types."""
+    """Ask for rows as an Arrow stream, with each column in one of these types."""
     table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
     for name, kind in types.items():
         place = table.column_names.index(name)

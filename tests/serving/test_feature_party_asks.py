@@ -1,4 +1,4 @@
-"""The feature party has the clients: it gets the scores of a prediction, whoever has its rows."""
+"""The feature party has the clients. It gets the scores of a prediction, whichever side has its rows."""
 
 import polars as pl
 import pytest
@@ -17,7 +17,7 @@ KINDS = {
 
 
 def own_scores(job):
-    """What `predict` on a union writes for the feature party's rows."""
+    """Return what `predict` on a union writes for the feature party's rows."""
     return pl.read_parquet(job.home("shop") / "scores.parquet")
 
 
@@ -31,7 +31,7 @@ def test_on_a_union_the_scores_of_its_own_rows_are_those_of_a_prediction_and_sta
         features=features,
         alignment__method="union",
         serving=KINDS[way],
-        union={"audit": False, "features": "sampling"},  # others move real rows' values a little, anew in each alignment
+        union={"audit": False, "features": "sampling"},  # other methods change real rows' values a little, anew in each alignment
         model__hidden=[16, 16],
     )
     served, expected = Served(job, asks="shop"), own_scores(job)
@@ -47,7 +47,7 @@ def test_on_a_union_the_scores_of_its_own_rows_are_those_of_a_prediction_and_sta
         assert served.ask({"id": "nobody"}).status_code == 404
         brought = served.ask({"id": expected["id"][0], "x": 0.1, "noise": 0.2, "kind": "red"})
         assert brought.status_code == (200 if way == "embedding" else 422)
-        for side in PARTIES:  # a side that comes back makes up no other rows
+        for side in PARTIES:  # a side that comes back makes up the same rows
             served.running[side].kill()
         served.start().until_ready(seconds=120)
         again = [row["score"] for row in served.ask(*expected["id"].to_frame().to_dicts()[:200]).json()["scores"]]
@@ -75,13 +75,14 @@ def test_on_an_intersection_the_scores_of_common_rows_are_those_of_a_prediction(
     expected, served = expected.filter(expected["scored_by"] == "joint model"), Served(job, asks="shop")
     try:
         served.start().until_ready()
-        for _ in range(2):  # a batch crosses once, and so is within the day's budget of its rows
+        for _ in range(2):  # a batch crosses once, and so stays within the day's budget of its rows
             parts = [served.ask(*part.to_dicts()).json()["scores"] for part in expected.select("id").iter_slices(100)]
             assert bits([row["score"] for part in parts for row in part]) == bits(expected["score"].to_numpy())
         served.running["bank"].kill()
         served.start("bank")
         key = {"id": expected["id"][0]}
-        assert within(120, lambda: served.ask(key).status_code == 429)  # in a new session it crosses again: not today
+        # in a new session it crosses again, which today's budget forbids
+        assert within(120, lambda: served.ask(key).status_code == 429)
         alone = pl.read_parquet(job.home("shop") / "table.parquet")["id"]
         assert served.ask({"id": alone.filter(~alone.is_in(expected["id"].to_list()))[0]}).status_code == 404
     finally:

@@ -1,4 +1,4 @@
-"""Requests of any kind, for tables of any kind: a row's key and columns, or a Problem of one line that names no value."""
+"""Any request, for any kind of table, gives a row's key and columns, or a Problem with one line that names no value."""
 
 import json
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ ROW = {"who": "id-1", "x": 1.0, "whole": 3, "flag": True, "kind": "red", "items"
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory):
-    """By the key's column: of texts, of numbers, of days."""
+    """Return types by the key's column: of texts, of numbers, of days."""
     folder = tmp_path_factory.mktemp("party")
 
     def reader(key):
@@ -64,7 +64,7 @@ def readers(tmp_path_factory):
 
 
 def checked(problem):
-    """One line, of a documented status, that says something and names no value."""
+    """Check that it is one line with a documented status, and names no value."""
     assert problem.status in _STATUSES
     assert 20 < len(problem.detail) < 300
     assert problem.detail.isprintable()
@@ -73,7 +73,7 @@ def checked(problem):
 
 
 def asked(reader, body):
-    """What a body asks for, or the problem that it is."""
+    """Return what a body asks for, or its problem."""
     try:
         found = reader.json(decoded(body))
     except Problem as problem:

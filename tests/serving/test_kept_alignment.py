@@ -1,4 +1,4 @@
-"""A side finds the alignment that it kept, for the same keys alone."""
+"""A side finds the alignment that it kept only for the same keys."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Other kinds of jobs served: several partners, sequences and classes, a union; the bits are a prediction's."""
+"""Serve other kinds of jobs: several partners, sequences and classes, a union. The bits are those of a prediction."""
 
 import numpy as np
 import polars as pl
@@ -62,7 +62,7 @@ def test_a_union_is_asked_ahead_and_what_crosses_is_the_same_whatever_is_asked(t
         ("bank", "shop"),
         alignment__method="union",
         serving={"ways": ["ahead"]},
-        union={"audit": False, "features": "sampling"},  # others move real rows' values a little, anew in each alignment
+        union={"audit": False, "features": "sampling"},  # other methods change real rows' values a little, anew in each alignment
         model__hidden=[16, 16],
     )
     served = Served(job)
@@ -73,7 +73,7 @@ def test_a_union_is_asked_ahead_and_what_crosses_is_the_same_whatever_is_asked(t
         journal = next((job.home("shop") / "runs").glob("serving/*/*/serving-journal-*"))
         before = journal.read_bytes()
         got = in_several_requests(served, expected.filter(expected["id"].is_in(mine.to_list())), ["id"])
-        assert journal.read_bytes() == before  # of requests nothing crossed
+        assert journal.read_bytes() == before  # nothing of requests crossed
         common = [place for place, key in enumerate(expected["id"]) if key in theirs]
         scores = np.array([row["score"] for row in got], dtype=np.float32)
         assert scores[common].tobytes() == bits(expected["score"].to_numpy()[common])

@@ -1,4 +1,4 @@
-"""Runs loaded beside each other: never more than allowed, none dropped while it is waited for, none loaded without end."""
+"""Several loaded runs: never more than allowed, none dropped while somebody waits for it, and no endless loading."""
 
 import gc
 import random
@@ -29,7 +29,7 @@ class Run:
 
 @pytest.fixture
 def loading(monkeypatch):
-    """Runs that are loaded by name, all that were loaded, and what was said."""
+    """Return runs that are loaded by name, all that were loaded, and the lines that were said."""
     monkeypatch.setattr(loaded_runs, "LOOK_S", 0.01)
     every, said = [], []
 
@@ -65,7 +65,7 @@ def test_after_many_switches_only_the_wanted_runs_are_in_memory(loading):
 
 
 def test_a_run_that_somebody_waits_for_stays_beside_the_others(loading):
-    """Were another one loaded later for it, a partner could see that somebody waits."""
+    """If another one were loaded later because of it, a partner could see that somebody waits."""
     runs, _, _ = loading
     old = runs["0"]
     assert old.users.come()

@@ -13,7 +13,7 @@ NOISE = {"method": "gaussian-embeddings", "epsilon": 5.0, "delta": 1e-6, "clip":
 
 
 def charges(job):
-    """Entries of serving in the feature party's ledger."""
+    """Return the entries for serving in the feature party's ledger."""
     return sum("serving" in entry.what for entry in known_ledger(files(job, "shop")[1]).entries())
 
 
@@ -55,7 +55,7 @@ def test_a_row_has_the_same_noise_each_time_and_a_changed_table_is_charged_again
         rewrite(path, table.with_columns(x=pl.when(pl.col("id") == ids[0]).then(pl.col("x") + 5).otherwise(pl.col("x"))))
         assert within(60, lambda: charges(job) == 2)
         assert within(60, lambda: scores()[0] != first[0])
-        assert bits(scores()[1:]) == bits(first[1:])  # what did not change has the noise that it had
+        assert bits(scores()[1:]) == bits(first[1:])  # unchanged rows have the same noise as before
         rewrite(path, table)
         assert within(60, lambda: scores()[0] == first[0])
         assert charges(job) == 2  # a table that was charged

@@ -1,4 +1,4 @@
-"""A partner that is killed, stopped, slow or restarted: every request has an answer in time, and joint scores come back."""
+"""If a partner is killed, stopped, slow or restarted, every request still has an answer in time, and joint scores come back."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ JOINT, ALONE = "joint model", "own columns"
 
 @contextmanager
 def load(served, ids):
-    """Ask all the time from two threads; gives what came: (status, scored by, seconds)."""
+    """Ask all the time from two threads. Collect (status, scored by, seconds)."""
     came = []
 
     def ask(client, number, over):
@@ -54,7 +54,7 @@ def test_a_partner_that_is_killed_and_started_again_costs_no_request(both):
         served.start("shop")
         assert scored_by(came, JOINT, 120)
     assert {status for status, _, _ in came} == {200}
-    assert sorted(seconds for _, _, seconds in came)[-3] < 2 * DEADLINE_MS / 1000  # on a busy machine
+    assert sorted(seconds for _, _, seconds in came)[-3] < 2 * DEADLINE_MS / 1000  # enough for a busy machine
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Serving takes the run that all sides promoted, and none that one side did not."""
+"""Serving uses the run that all sides promoted, and none that one side did not promote."""
 
 import polars as pl
 import pytest

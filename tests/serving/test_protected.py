@@ -1,4 +1,4 @@
-"""HTTPS with clients' certificates, and limits of rate: who may ask, how often, and what the others are told."""
+"""HTTPS with clients' certificates, and rate limits: who may ask, how often, and what the others are told."""
 
 import shutil
 import socket
@@ -16,7 +16,7 @@ PER_SECOND = 5
 
 @pytest.fixture(scope="module")
 def protected(trained, tmp_path_factory):
-    """A label party that serves HTTPS to whoever shows a certificate of its CA, and a token too; five requests a second."""
+    """Serve HTTPS to clients that show a certificate of the label party's CA and a token; five requests a second."""
     job, _ = trained
     issued, home = tmp_path_factory.mktemp("clients"), job.home("bank")
     write_test_certificates(issued, ["localhost", "teller"])

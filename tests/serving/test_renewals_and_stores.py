@@ -1,4 +1,4 @@
-"""Certificates that are renewed while both sides serve, and an own store that hangs: who asks has an answer in time."""
+"""Certificates are renewed while both sides serve, and an own store hangs: clients have an answer in time."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def answers(port):
 
 @pytest.fixture
 def redis():
-    """A server that can be stopped, its process and its port."""
+    """A server that can be stopped: its process and its port."""
     program, port = shutil.which("redis-server"), free_port()
     if program is None:
         pytest.skip("no redis-server here (apt-get install redis-server)")
@@ -92,7 +92,7 @@ def test_while_the_own_store_hangs_a_key_is_told_so_in_time_and_a_row_with_its_c
         store.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         assert by(served.ask({"id": row["id"]})) == 503
-        assert time.monotonic() - began < 2 * DEADLINE_MS / 1000  # the store's own patience is a second
+        assert time.monotonic() - began < 2 * DEADLINE_MS / 1000  # the store's own limit is a second
         assert by(served.ask(row)) in (JOINT, ALONE)
         store.send_signal(signal.SIGCONT)
         assert within(30, lambda: by(served.ask({"id": row["id"]})) == JOINT)

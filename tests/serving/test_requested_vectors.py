@@ -1,4 +1,6 @@
-"""Vectors and other lists in a request: read as in every table, whichever list Arrow or JSON has, or refused by their column."""
+"""Vectors and other lists in a request are read as in every table, with any kind of list of Arrow or JSON, or refused
+by column.
+"""
 
 import io
 
@@ -31,7 +33,7 @@ LISTS = {
 
 @pytest.fixture
 def trained(tmp_path):
-    """What reads requests, and the encoded rows of the table."""
+    """Return a reader of requests, and the encoded rows of the table."""
     tls = {"ca": "ca.pem", "certificate": "c.pem", "key": "k.pem"}
     party = parse_party(
         {"party": "bank", "table": {"path": "t.parquet"}, "keys": {"id": "id"}, "vectors": ["v"], "tls": tls}, folder=tmp_path
@@ -50,7 +52,7 @@ def stream(**columns):
 
 
 def asked(reader, cells, rows=range(ROWS)):
-    """Bring rows with these cells of the vector, as an Arrow stream or as JSON."""
+    """Send rows with these cells of the vector, as an Arrow stream or as JSON."""
     x = [float(row + 1) for row in rows]
     keys = [KEYS[row] for row in rows]
     if isinstance(cells, pa.Array):
@@ -117,7 +119,7 @@ def test_a_list_where_a_number_or_a_key_is_due_is_refused_by_its_column(kind, tr
 
 
 def test_lists_that_share_their_items_are_refused_before_they_are_copied():
-    """A view of a list may name the same items in every row: a small stream, and a large table."""
+    """A list view may name the same items in every row: a small stream, and a large table."""
     items = pa.array(np.zeros(100_000, dtype=np.float32))
     shared = pa.ListViewArray.from_arrays(pa.array([0] * 50, pa.int32()), pa.array([100_000] * 50, pa.int32()), items)
     before = pa.total_allocated_bytes()

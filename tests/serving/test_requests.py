@@ -1,4 +1,4 @@
-"""Keys of a request: row by row where that is quick, by a table where only one can tell, and the same either way."""
+"""Keys of a request are read row by row if that is quick, and by a table if only a table can tell, with the same result."""
 
 import io
 from dataclasses import replace
@@ -101,7 +101,7 @@ def stream_of(**columns):
 
 @pytest.mark.parametrize("kind", KEYS_OF_EVERY_TYPE)
 def test_a_key_of_every_type_is_that_of_the_table(reader, kind):
-    """A row's key is the table's, as an Arrow stream of the table's type, as numbers or ISO text of JSON, and as text."""
+    """A row's key is the table's: as an Arrow stream of the table's type, as numbers or ISO text in JSON, and as text."""
     column, cells = KEYS_OF_EVERY_TYPE[kind]
     person = pa.array(["a", "b"])
     table = as_polars(pa.table({"person": person, "office": column}))
@@ -130,7 +130,7 @@ def test_a_key_of_every_type_is_that_of_the_table(reader, kind):
     ],
 )
 def test_text_for_a_key_with_a_fraction_is_spelt_as_the_table_spells_it(reader, kind, cell, key):
-    """Whatever reader brings it, a decimal 1.50 is the key 1.5, and text 1.50 is another key."""
+    """In every reader a decimal 1.50 is the key 1.5, and text 1.50 is another key."""
     reader = replace(reader, schema=reader.schema | {"office": kind})
     wanted = [b"1:a%d:%b" % (len(key), key)]
     assert asked(reader, [{"person": "a", "office": cell}]) == wanted
@@ -157,7 +157,7 @@ def test_a_key_that_cannot_be_told_from_others_is_refused_by_its_column(reader, 
 
 @pytest.mark.parametrize("column", [pa.array([1]), pa.array([2.0**60]), pa.array([b"1"]), pa.array([True])])
 def test_an_arrow_key_of_another_type_is_refused_by_its_column(reader, column):
-    """A number where the table has text may have lost zeros in front."""
+    """A number, where the table has text, may have lost leading zeros."""
     assert "column 'person'" in refusal(lambda: reader.arrow(stream_of(person=column, office=pa.array([1]))))
     if not pa.types.is_integer(column.type):
         assert "column 'office'" in refusal(lambda: reader.arrow(stream_of(person=pa.array(["a"]), office=column)))

@@ -1,4 +1,4 @@
-"""Scores online, over real sessions and HTTP: they are those of a prediction, to the bit."""
+"""Scores online, over real sessions and HTTP, equal those of a prediction, to the bit."""
 
 import io
 
@@ -13,7 +13,7 @@ def bits(values):
 
 
 def in_several_requests(served, frame, columns):
-    """Scores of all rows of a table, asked for in requests of several sizes."""
+    """Return the scores of all rows of a table, asked for in requests of several sizes."""
     got, start = [], 0
     for size in (1, 2, 7, 37, 50, *[500] * 9):
         rows = frame[start : start + size].select(columns).to_dicts()

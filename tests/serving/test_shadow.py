@@ -1,4 +1,4 @@
-"""A candidate beside the run in use: which rows it gets, what is counted of it, and what is left out."""
+"""A candidate beside the run in use: which rows it gets, what is counted, and what is left out."""
 
 from types import SimpleNamespace
 
@@ -43,7 +43,7 @@ class Store:
 
 
 class Scores:
-    """Gives what the asking put in."""
+    """Returns what the asking thread put in."""
 
     def joint(self, cuts, own):
         assert len(own) == len(cuts[0])

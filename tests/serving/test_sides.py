@@ -1,4 +1,4 @@
-"""What a party file may say of serving, by who has the clients."""
+"""What a party file may say about serving, depending on who has the clients."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A stop ends a side that serves, whatever it waits for; and a partner that swallows an answer is given up."""
+"""A stop ends a side that serves, whatever it waits for. A partner that swallows an answer is given up."""
 
 import os
 import re
@@ -19,7 +19,7 @@ STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
 
 
 class _Swallowing:
-    """A channel of which some questions are taken and never answered."""
+    """A channel on which some questions arrive and are never answered."""
 
     def __init__(self, channel, is_swallowed):
         self._channel, self._is_swallowed = channel, is_swallowed
@@ -35,12 +35,12 @@ class _Swallowing:
 
 
 def swallow_all():
-    """Have this process answer no question about rows, as long as it lives."""
+    """Make this process answer no question about rows, as long as it lives."""
     _plant(lambda question: bool(question.keys))
 
 
 def swallow_once():
-    """Have this process swallow its first question about rows."""
+    """Make this process swallow its first question about rows."""
     swallowed = []
 
     def is_first(question):
@@ -58,7 +58,7 @@ def _plant(is_swallowed):
 
 
 def ended(process, number, code):
-    """Seconds that a process took to end by a signal."""
+    """Return how many seconds a process took to end after a signal."""
     began = time.monotonic()
     os.kill(process.process.pid, number)
     assert process.end(END_S) == code, process.said
@@ -67,7 +67,7 @@ def ended(process, number, code):
 
 @pytest.fixture
 def alone(trained):
-    """Parties that are started one by one."""
+    """Start parties one by one."""
     served = Served(trained[0], way="key", deadline_ms=300.0)
     yield served
     served.close()
@@ -112,7 +112,7 @@ def test_a_partner_that_swallows_one_answer_costs_no_request_and_comes_back(trai
 
 
 def fail_once():
-    """Have this process fail in a way that nobody has thought of, at its first question."""
+    """Make this process fail unexpectedly at its first question."""
     asked = []
 
     def fails(question):

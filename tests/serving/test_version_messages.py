@@ -1,4 +1,6 @@
-"""What two sides that serve say of versions: what is not agreed on is not answered, and malformed words end the session."""
+"""Messages about versions between two sides that serve: what is not agreed on is not answered, and malformed ones end
+the session.
+"""
 
 import threading
 from types import SimpleNamespace
@@ -62,7 +64,7 @@ def feature_run(run_id):
 
 @pytest.fixture
 def feature():
-    """A feature party that promoted OLD and NEW and has both loaded, and its channel's other end."""
+    """Return a feature party that promoted OLD and NEW and has both loaded, and the other end of its channel."""
     promotions, said = Promotions(NEW, OLD), []
     runs = LoadedRuns(promotions, feature_run, say=said.append)
     runs._runs = {run_id: feature_run(run_id) for run_id in (OLD, NEW, OTHER)}

@@ -1,4 +1,4 @@
-"""Versions switched under load: each answer has the bits of the one run that it names, and none is missing."""
+"""Versions are switched under load: each answer has the bits of the one run that it names, and none is missing."""
 
 import secrets
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def predict_with(job, run_id, output, name):
 
 @pytest.fixture(scope="module")
 def trained_thrice(tmp_path_factory):
-    """Three runs of one job, the oldest first, and what `predict` says of all rows by each."""
+    """Make three runs of one job, the oldest first, and return what `predict` says of all rows by each."""
     more = {**LESS, "unaligned": {"method": "multi-task"}}
     serving = {"ways": ["key", "position", "window", "ahead"], "window": 8}
     values = contract_values(PARTIES, training__epochs=1, training__starts="secret", serving=serving, **more)
@@ -51,7 +51,7 @@ def trained_thrice(tmp_path_factory):
 
 @pytest.fixture
 def fresh(trained_thrice):
-    """The same, with the oldest run promoted on both sides and nothing else."""
+    """Promote the oldest run on both sides, and nothing else."""
     job, runs, expected = trained_thrice
     for name in PARTIES:
         versions(job, name).path.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def fresh(trained_thrice):
 
 @contextmanager
 def load(served, expected, *, threads=3):
-    """Ask all the time, for one row or for many, with own columns or without; gives (status, run, scored by, whether right)."""
+    """Ask all the time, for one row or for many, with own columns or without. Collect (status, run, scored by, whether right)."""
     keys = list(next(iter(expected.values())))
     table = pl.read_parquet(served.job.home("bank") / "table.parquet").select("id", "x", "noise", "kind")
     own = {row["id"]: row for row in table.to_dicts()}

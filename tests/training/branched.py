@@ -1,4 +1,4 @@
-"""Methods for unaligned rows one at a time: their label models, own columns, and single steps of the label party."""
+"""Single methods for unaligned rows: their label models, own columns, and single steps of the label party."""
 
 import torch
 
@@ -15,7 +15,7 @@ CUT, CODES = 2, 5
 
 
 def step_rule(name, *, batch_size=32, ratio=1.0, **settings):
-    """A method; the label party's one categorical column is called user."""
+    """Return a method; the label party's one categorical column is called user."""
     return method_of(CLASSES[name](method=name, **settings), batch_size=batch_size, ratio=ratio, seed=1, columns=("user",))
 
 
@@ -37,7 +37,7 @@ def a_batch(index_B, *, epoch=0, is_local=False):
 
 
 def one_step(method, model, objective, how, batch, own, cuts_BD=()):
-    """A step of the label party's weights; gives the cut gradients."""
+    """Take a step of the label party's weights. Return the cut gradients."""
     updates = Updates(how, model, steps=1, rates=method.rates)
     method.start(model, own, batch.index_B)
     learner = LabelLearner(model=model, updates=updates, objective=objective, step_rule=method)
@@ -52,6 +52,6 @@ def copied(module):
 
 
 def moved(before, module, start=""):
-    """By how much each weight differs from before, of those whose names begin so."""
+    """Return how much each weight changed, for those whose names begin so."""
     now = dict(module.named_parameters())
     return {name: (now[name] - weight).detach() for name, weight in before.items() if name.startswith(start)}

@@ -42,7 +42,7 @@ def training(**changes):
 
 @dataclass
 class Setting:
-    """One network over some feature parties; modules() gives the same fresh weights each time."""
+    """One network over some feature parties; modules() returns the same fresh weights each time."""
 
     parties: tuple = ("shop",)
     kind: str = "binary"
@@ -102,7 +102,7 @@ class Setting:
 
     @property
     def anew(self):
-        """The batches of a refit."""
+        """Return the batches of a refit."""
         first = self.schedule
         return replace(first, train_N=torch.cat([first.train_N, first.validation_N]), validation_N=first.validation_N[:0])
 
@@ -130,7 +130,7 @@ class Setting:
         observers=None,
         refit=False,
     ):
-        """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
+        """Train with one thread per party over channels in memory. Return (modules, what each party returned)."""
         bottoms, label = modules or self.modules()
         folder.mkdir(exist_ok=True)
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
@@ -175,7 +175,7 @@ class Setting:
 
 
 def telling(party, channels):
-    """Run a party; if it fails, its peers hear of it instead of waiting."""
+    """Run a party. If it fails, tell its peers, so that they do not wait."""
     try:
         return party()
     except Exception:

@@ -1,4 +1,6 @@
-"""Logit shift against 300-digit arithmetic, by inversion, and on simulated unions; the fitted line against a slow reference."""
+"""Compare the logit shift with 300-digit arithmetic, by inversion, and on simulated unions; compare the fitted line with a slow
+reference.
+"""
 
 import math
 from dataclasses import replace
@@ -110,7 +112,7 @@ def test_a_probability_below_the_synthetic_share_is_cut_not_nan() -> None:
 
 
 def test_formula_gives_the_share_of_positives_of_a_simulated_union() -> None:
-    """Labels-only, features-only and both, counted: 4 standard errors of 200,000 rows, so a chance below 1e-3 of failing."""
+    """Labels only, features only and both are counted: 4 standard errors of 200,000 rows, so a chance below 1e-3 of failing."""
     generator = torch.Generator().manual_seed(5)
     rows, real = 200_000, 0.3  # every x alike: D(y=1|x) = 0.3, hence π = 0.3
     for label_share, feature_share in [(0.5, 1.0), (1.0, 0.5), (0.6, 0.7)]:
@@ -161,7 +163,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, float], word: str) -
 
 
 def slow_line(logits: np.ndarray, labels: np.ndarray, *, real: float, rate: float) -> tuple[float, float, float]:
-    """Slope, intercept and loss row by row, the slope by continuous search."""
+    """Compute slope, intercept and loss row by row, the slope by continuous search."""
     standard = (logits - logits.mean()) / logits.std()
 
     def intercept(slope: float) -> float:
@@ -176,7 +178,9 @@ def slow_line(logits: np.ndarray, labels: np.ndarray, *, real: float, rate: floa
 
 
 def overstated(rows: int, *, real: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """True logits, labels of which a share 1 - real is drawn without them, and a model's: three times as sure, and shifted."""
+    """Return true logits, labels of which a share 1 - real is drawn without them, and a model's logits: three times as steep, and
+    shifted.
+    """
     rng = np.random.default_rng(seed)
     true = rng.normal(-1.2, 1.1, rows)
     chance = np.where(rng.random(rows) < real, expit(true), expit(true).mean())
@@ -194,7 +198,7 @@ def test_the_line_is_that_of_a_slow_reference(rows: int, real: float) -> None:
 
 
 def test_the_line_finds_what_a_model_overstates_though_most_own_rows_are_imputed() -> None:
-    """40,000 rows of which half say something: the slope's standard error is below 4 %, the grid adds 6 %. Seeded."""
+    """40,000 rows, half of which carry information: the slope's standard error is below 4 %, the grid adds 6 %. Seeded."""
     true, labels, logits = overstated(40_000, real=0.5, seed=1)
     line, _ = fit_line(torch.from_numpy(logits), torch.from_numpy(labels), real=0.5, positive_rate=expit(true).mean())
     assert line.slope == pytest.approx(1 / 3, rel=0.2)
@@ -266,7 +270,7 @@ class Overconfident(BranchedModel):
 
 
 def test_an_over_confident_branch_is_shrunk_to_a_third() -> None:
-    """The line has a third of the slope, within a tenth of it, and the error on rows it never saw is the sample's own."""
+    """The line has a third of the slope, within a tenth, and the error on rows it never saw is the sample's own."""
     rows = 9000
     logits_N1 = torch.randn(rows, 1, generator=torch.Generator().manual_seed(1))
     own = Features(numeric_NF=logits_N1, categorical_NG=torch.empty(rows, 0, dtype=torch.int64))
@@ -286,9 +290,9 @@ def test_an_over_confident_branch_is_shrunk_to_a_third() -> None:
     before, after = (ace(true_N[test_N], torch.sigmoid(each), bins=15) for each in (logits_T, line(logits_T)))
     assert before > 0.12
     assert after < 2 * 0.8 * math.sqrt(0.25 * 15 / 3000)
-    # By labels that a defence replaced it is fitted to those: they are all that training saw.
+    # If a defence replaced labels, the line is fitted to the replaced ones, because training saw no others.
     assert calibrated_alone(Overconfident(), dataset.trained_on(1 - true_N)).slope < 0.1
-    # Other targets' outputs are no logits, and without validation rows there is nothing to fit by.
+    # Other targets' outputs are no logits, and without validation rows there is nothing to fit.
     numbers = replace(dataset, labels=Labels.of(LabelCoder(type="regression"), true_N))
     unseen = replace(dataset, unaligned=UnalignedRows(train_N=train_N))
     assert [calibrated_alone(Overconfident(), each) for each in (numbers, unseen)] == [LogitLine(), LogitLine()]

@@ -1,4 +1,4 @@
-"""Compressed steps: what is read back, what either side's observer sees, and training as one process that rounds the same."""
+"""Compressed steps: what is read back, what either side's observer sees, and training as in one process that rounds the same."""
 
 from typing import get_args
 
@@ -78,7 +78,7 @@ def test_both_sides_keep_what_was_really_sent(name, how, tmp_path):
 
 
 def reference(setting, how):
-    """One process that rounds both ways; the rounding counts as nothing in the way back."""
+    """One process that rounds both ways. The gradient ignores the rounding."""
     bottoms, label = setting.modules()
     optimizers = [optimizer_of(how, module) for module in (*bottoms.values(), label)]
     for epoch in range(how.epochs):

@@ -1,4 +1,6 @@
-"""The diffusion's formulas against closed forms: the best denoiser of a Gaussian is known, and what the sampler makes of it."""
+"""Compare the diffusion's formulas with closed forms: the best denoiser of a Gaussian is known, and so is the sampler's result
+with it.
+"""
 
 import math
 
@@ -12,7 +14,9 @@ MEAN, DEVIATION = 1.5, 0.4
 
 
 def best_denoiser(prediction):
-    """E[. | noisy] for x_0 ~ N(MEAN, DEVIATION^2): with a the kept share, E[x_0 | x] is linear in x (Gaussian conditioning)."""
+    """Return E[. | noisy] for x_0 ~ N(MEAN, DEVIATION^2): with a the kept share, E[x_0 | x] is linear in x (Gaussian
+    conditioning).
+    """
     kept_T = SCHEDULE.kept
 
     def predict(noisy_BD, step_B):
@@ -35,7 +39,7 @@ def test_the_schedule_is_ddpms():
 
 
 def test_noise_added_at_once_is_noise_added_step_by_step():
-    """Mean and variance after t steps of x <- sqrt(1 - beta) x + sqrt(beta) noise, worked out step by step."""
+    """Compute mean and variance after t steps of x <- sqrt(1 - beta) x + sqrt(beta) noise, step by step."""
     mean, variance = 1.0, 0.0
     for step in range(300):
         beta = SCHEDULE.variances[step].item()
@@ -67,7 +71,7 @@ def test_ddim_with_the_best_denoiser_gives_the_gaussian(prediction):
 
 
 def test_ddpm_with_the_best_denoiser_gives_the_gaussian_whatever_it_starts_from():
-    """Mean and deviation of 4,000 samples lie within six of their standard errors, by chance less often than 1e-8."""
+    """Mean and deviation of 4,000 samples are within six of their standard errors, except with a chance below 1e-8."""
     count = 4000
     found = SCHEDULE.sample(
         best_denoiser("epsilon"),
@@ -119,7 +123,7 @@ def test_ddim_takes_as_many_evaluations_as_it_is_given_and_keeps_the_mean(evalua
 
 
 def test_a_denoiser_learns_a_conditional_mean():
-    """x_0 = 2 c exactly: samples for a condition lie at its value."""
+    """x_0 = 2 c exactly, so samples for a condition equal its value."""
     generator = torch.Generator().manual_seed(3)
     torch.manual_seed(3)
     network = Denoiser(1, 1, hidden=32)

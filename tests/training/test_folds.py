@@ -1,4 +1,4 @@
-"""Networks side by side, one for each fold: each learns as one that is trained alone on the other folds, and judges its own."""
+"""Networks side by side, one for each fold: each learns like one that is trained alone on the other folds, and judges its own."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ KINDS = ("binary", "multiclass", "regression")
 
 
 def alone(setting, member, how):
-    """One member as plain PyTorch trains it: on each batch without its fold's rows."""
+    """Train one member in plain PyTorch: on each batch without its fold's rows."""
     start, outputs = f"fold-{member}" if member else "", 3 if setting.kind == "multiclass" else 1
     bottom = build_bottom(setting.model, "shop", SHAPES["shop"], seed=1, name=start)
     name = f"bank/{start}" if start else "bank"
@@ -131,7 +131,9 @@ def test_a_network_is_compared_by_its_loss_on_the_fold_that_it_judges(kind):
 
 
 class Scripted(FoldedObjective):
-    """The loss of networks side by side whose validation losses are given, validation by validation: the common one, and each."""
+    """A loss of networks side by side whose validation losses are given, one validation after the other: the common
+    one, and each.
+    """
 
     def script(self, losses):
         self.losses = iter(losses)
@@ -149,10 +151,10 @@ LOSSES = [
     (0.5, (0.9, 0.9, 0.9)),
     (0.4, (0.7, 0.8, 0.9)),  # no better is not better
     (0.6, (0.8, 0.6, 0.8)),
-    (0.7, (0.7, 0.7, 0.7)),  # patience counts from the epoch of the least common loss, and ends the training here
+    (0.7, (0.7, 0.7, 0.7)),  # patience counts from the epoch of the least common loss, and ends training here
     (0.0, (0.0, 0.0, 0.0)),
 ]
-BEST = [2, 3, 4]  # the epoch, counted from 1, of which each network's weights are kept
+BEST = [2, 3, 4]  # the epoch, counted from 1, whose weights each network keeps
 
 
 @pytest.mark.parametrize("ema", [None, 0.9], ids=["plain", "averaged"])
@@ -175,7 +177,7 @@ def test_each_network_keeps_the_weights_of_its_own_best_step(ema, tmp_path):
 
 
 def best_steps(folder):
-    """Of both parties: after which steps weights were kept last, and before that."""
+    """Return, for both parties, after which steps weights were kept last, and before that."""
     steps = {name: sorted(int(path.stem[5:]) for path in (folder / name).glob("best-*")) for name in ("bank", "shop")}
     assert steps["bank"] == steps["shop"]
     return reversed(steps["bank"][-2:])

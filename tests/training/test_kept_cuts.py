@@ -1,4 +1,4 @@
-"""Training on embeddings that crossed once: what the joined network gives whose bottom models stay as they are."""
+"""Training on embeddings that crossed once equals training the joined network with frozen bottom models."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ SETTINGS = {
 
 @torch.no_grad()
 def kept_of(bottom, columns, order_N):
-    """The rows in another order than that of positions, as their numbers may be."""
+    """Return the rows in another order than that of positions, which their numbers may have."""
     numbers_N = torch.argsort(order_N)
     return KeptCuts(
         numbers_R=torch.arange(len(columns)),
@@ -30,7 +30,7 @@ def kept_of(bottom, columns, order_N):
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 def test_training_on_kept_embeddings_equals_a_joined_network_with_frozen_bottoms(setting, tmp_path):
-    """Up to rounding: a matrix product over all rows may round otherwise than one over a batch."""
+    """Equal up to rounding: a matrix product over all rows may round otherwise than one over a batch."""
     how = training(ema=0.9)
     bottoms, label = setting.modules()
     order_N = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2))

@@ -1,4 +1,4 @@
-"""Defences in the training loop: what they change is what is sent, over all cuts together, and nothing else."""
+"""Defences in the training loop change what is sent, over all cuts together, and nothing else."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ def test_the_cuts_of_all_feature_parties_are_defended_together():
 
 
 def test_a_penaltys_gradient_is_added_before_the_gradient_defences():
-    """Against autograd on the sum of both losses."""
+    """Compared with autograd on the sum of both losses."""
     chosen = defenses({"method": "distance-correlation", "weight": 0.3})
     generator = torch.Generator().manual_seed(3)
     cuts_BD = [torch.randn(40, width, generator=generator).requires_grad_() for width in (2, 3)]
@@ -110,7 +110,7 @@ def test_a_resumed_run_sends_the_same_noise(tmp_path, mode):
 
 
 def test_no_two_gradients_share_noise():
-    """A peer that changed its columns between a kill and a resume would take the noise off by subtracting."""
+    """Otherwise a peer that changed its columns between a kill and a resume could subtract the noise."""
     defense = cut_defense(defenses({"method": "isotropic", "power": 4.0}))
     generator = torch.Generator().manual_seed(5)
     cut_BD, grad_BD = torch.randn(40, 3, generator=generator), torch.randn(40, 3, generator=generator)

@@ -1,4 +1,4 @@
-"""Several candidate rows for one: distinct rows cross the cut, to the numbers of one process and of sending all links."""
+"""Several candidate rows for one: distinct rows cross the cut, with the numbers of one process and of sending all links."""
 
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,7 @@ MERGES = {
 
 @dataclass
 class LinkedSetting(Setting):
-    """The label party's rows, to which rows of other tables are linked; some have fewer than K, some none."""
+    """Return the label party's rows, to which rows of other tables are linked. Some have fewer than K links, some none."""
 
     merge: MergeConfig = MERGES["attention"]
     crossing: type = DistinctCandidates
@@ -132,7 +132,7 @@ def test_sending_all_links_gives_the_same_up_to_the_order_of_sums(tmp_path):
     numbers = [name for name in found if found[name].is_floating_point()]
     worst = max((found[name] - expected[name]).abs().max().item() for name in numbers)
     moved = max((found[name] - begun[name]).abs().max().item() for name in numbers)
-    # Float32 carries 6e-8 of a number; whether sums in two orders differ at all is the processor's affair.
+    # Float32 carries 6e-8 of a number; whether sums in two orders differ at all depends on the processor.
     assert worst < 1e-5 < 1e-2 < moved
 
 

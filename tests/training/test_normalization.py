@@ -1,4 +1,4 @@
-"""Batch normalisation below the cut: resumed to the same bits, averaged with the weights, one for each branch."""
+"""Batch normalisation below the cut: resumed to the same bits, averaged with the weights, and separate for each branch."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_in_use_a_row_does_not_depend_on_the_rows_beside_it():
         bottom(rows(64))
     together_BD = bottom.eval()(rows(6))
     torch.testing.assert_close(torch.cat([bottom(rows(6).rows(torch.tensor([row]))) for row in range(6)]), together_BD)
-    # in training it does, but for a batch of one row
+    # in training it does, except for a batch of one row
     before = copied(bottom.train())
     torch.testing.assert_close(bottom(rows(6).rows(torch.tensor([2]))), together_BD[2:3])
     assert not changed(before, bottom)
@@ -123,7 +123,7 @@ def test_a_model_of_unaligned_rows_that_stays_as_it_is_keeps_its_statistics():
 
 
 def test_a_warm_starts_prior_goes_by_the_first_models_statistics_and_leaves_them():
-    """A simulated network is started before it is put into training mode, a job's after: both get the same probabilities."""
+    """A simulated network is started before it is put into training mode, a job's after that. Both get the same probabilities."""
     method = WarmStart(settings=WarmStartConfig(method="warm-start"), batch_size=20, seed=1)
     model, own, index_N = method.model(parts()), rows(20, seed=2), torch.arange(20)
     model.alone.train()([], rows(50, seed=3))  # statistics of other rows, as after training

@@ -1,4 +1,4 @@
-"""A peer's numbers are data: what is not finite is refused at the cut, and never reaches a checkpoint or an end."""
+"""A peer's numbers are data: numbers that are not finite are refused at the cut, and never reach a checkpoint or an end."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ class Poisoned:
 
 
 def steps_on_disk(folder):
-    """What can be resumed from, by party; fails if any tensor on disk is not finite."""
+    """Return what can be resumed from, by party. Fail if any tensor on disk is not finite."""
     for path in folder.rglob("*.safetensors"):
         for name, tensor in load_file(path).items():
             assert not tensor.is_floating_point() or all_finite(tensor), f"{path}: {name}"
@@ -71,7 +71,7 @@ def test_one_number_that_is_not_finite_is_refused_by_name_and_step_and_the_run_r
 
 
 def test_validation_embeddings_are_checked_too(tmp_path):
-    """Their steps are counted from 0 on, and step 0 of training there is none."""
+    """Their steps are counted from 0, and training has no step 0."""
     with pytest.raises(
         ProtocolError, match="shop: CutEmbedding of step 0 is NaN or infinite in 1 of 32 rows, the first is row 3"
     ):
@@ -80,7 +80,7 @@ def test_validation_embeddings_are_checked_too(tmp_path):
 
 
 def test_finite_numbers_that_overflow_are_named_and_not_kept(tmp_path):
-    """The largest float is no NaN: the loss that it makes is not blamed on the learning rate alone."""
+    """The largest float is no NaN. The loss that it causes is not blamed on the learning rate alone."""
     with pytest.raises(
         Diverged, match=r"training diverged by step 16: the loss is .*largest number received for it: 3.4e\+38 from shop"
     ):
@@ -91,7 +91,7 @@ def test_finite_numbers_that_overflow_are_named_and_not_kept(tmp_path):
 
 
 def test_a_finite_gradient_that_ruins_the_optimizer_is_not_committed(tmp_path):
-    """Adam's second moment overflows at 2e19, after which the weights would stand still for good, and look healthy."""
+    """Adam's second moment overflows at 2e19. Then the weights would never change again, and look healthy."""
     with pytest.raises(
         Diverged,
         match=r"by step 20: the optimizer's exp_avg_sq of \S+ is NaN or infinite, though .* that was kept 1e\+25 from bank;",
@@ -101,7 +101,7 @@ def test_a_finite_gradient_that_ruins_the_optimizer_is_not_committed(tmp_path):
 
 
 def test_a_finite_embedding_that_ruins_the_weights_is_named(tmp_path):
-    """The loss of two classes takes it, and the top model's own weights do not."""
+    """The loss of two classes accepts it, and the top model's own weights do not."""
     with pytest.raises(Diverged, match=r"training diverged by step \d+: .* 1e\+2[05] from shop"):
         Setting().train(training(), tmp_path, wrap=lambda channel: Poisoned(channel, CutEmbedding, 18, -1e25))
     assert max(steps_on_disk(tmp_path)["bank"]) <= 16

@@ -1,4 +1,4 @@
-"""The optimizers against PyTorch's classes, bit for bit, and LAMB against its formula, written out number by number."""
+"""Compare the optimizers with PyTorch's classes, bit for bit, and LAMB with its formula, number by number."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A bound in minutes ends training with the epoch in which they are over, and never a refit."""
+"""A time limit in minutes ends training with the epoch in which it is passed, and never ends a refit."""
 
 from loops import Setting, assert_same_bits, training, weights_of
 

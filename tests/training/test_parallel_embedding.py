@@ -1,4 +1,4 @@
-"""Embedding tables taken side by side: the bits of PyTorch's own passes, and threads that do share the work."""
+"""Embedding tables side by side: the bits of PyTorch's own passes, and threads that do share the work."""
 
 import copy
 import threading
@@ -53,7 +53,7 @@ def meetings(monkeypatch):
 
 
 class Net(nn.Module):
-    """Columns in all the ways that a user's module may use them."""
+    """Use columns in all the ways that a user's module may use them."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ class Net(nn.Module):
 
 
 def batch(shape, rows):
-    codes = [torch.randint(0, min(size, 50), (rows,)) for size in shape.cardinalities]  # rows meet, so an order of sums shows
+    codes = [torch.randint(0, min(size, 50), (rows,)) for size in shape.cardinalities]  # rows meet, so the order of sums shows
     return Features(numeric_NF=torch.randn(rows, shape.numeric), categorical_NG=torch.stack(codes, dim=1))
 
 

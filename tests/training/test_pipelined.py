@@ -18,10 +18,11 @@ from tallystick.training.run import TrainingRun
 
 
 def reference(setting, how):
-    """Stale gradients, spelt out: step s updates a bottom with the gradient at the weights that its batch was embedded with.
+    """Compute stale gradients explicitly: step s updates a bottom with the gradient at the weights with which its batch was
+    embedded.
 
-    Batch s is embedded when the gradients of all batches up to s - 1 - staleness are applied; at a checkpoint, and at an
-    epoch's end, what is in flight is applied first.
+    Batch s is embedded when the gradients of all batches up to s - 1 - staleness are applied; at a checkpoint, and at an epoch's
+    end, gradients in flight are applied first.
     """
     bottoms, label = setting.modules()
     optimizers = {name: optimizer_of(how, bottom) for name, bottom in bottoms.items()}
@@ -79,7 +80,7 @@ def test_staleness_matters(tmp_path):
 
 
 def test_a_user_module_with_dropout_and_reused_weights_runs(tmp_path):
-    """Weights are kept per batch even where a module reads one in two places."""
+    """Weights are kept per batch even if a module reads one in two places."""
 
     class Twice(torch.nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""A refit is the joined network's training over all rows, to the bit, and goes on to the same bits wherever it is cut."""
+"""A refit is the joined network's training over all rows, to the bit, and has the same bits wherever it is interrupted."""
 
 from itertools import product
 
@@ -19,7 +19,7 @@ HOWS = {"plain": {}, "all": ALL}
 
 @pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
 def test_a_refit_is_the_joined_training_of_all_rows_for_the_best_number_of_epochs(how, tmp_path):
-    """Noise for labels, so that the best epoch is not the last one."""
+    """Use noise as labels, so that the best epoch is not the last one."""
     setting = Setting(parties=("club", "shop"), validation=60)
     target_N = torch.randint(0, 2, (330,), generator=torch.Generator().manual_seed(0)).float()
     setting.objective = Supervised("binary", target_N)
@@ -55,14 +55,14 @@ MODES = {"synchronous": {}, "pipelined": {"mode": "pipelined", "staleness": 2}, 
 
 @pytest.fixture(scope="module")
 def uncut(request, tmp_path_factory):
-    """The setting, how it is trained, and what comes of it where nothing is cut."""
+    """Return the setting, how it is trained, and the result without an interruption."""
     setting, how = Setting(parties=("club", "shop"), validation=40), training(**MODES[request.param], patience=3)
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
 
 
 @pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [11, 36, 46, 60]), 2), indirect=["uncut"])
 def test_a_refit_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
-    """Cut in the first training, at its end, and in the refit, between and at checkpoints."""
+    """Interrupted in the first training, at its end, and in the refit, between and at checkpoints."""
     setting, how, (whole, (state, *_)) = uncut
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends), refit=True)
@@ -75,7 +75,7 @@ def test_a_refit_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
 
 
 def test_epochs_and_steps_count_on():
-    """Noise is drawn by a step's number and views are kept by an epoch's: neither may come twice."""
+    """Noise depends on a step's number, and kept views on an epoch's: neither may be repeated."""
     rows = torch.arange(100)
     first = Schedule(train_N=rows[:80], validation_N=rows[80:], batch_size=32, seed=1)
     anew = Schedule(train_N=rows, validation_N=rows[:0], batch_size=32, seed=1).after(first, epochs=5)

@@ -18,7 +18,7 @@ from tallystick.training.updates import Updates
 
 
 class Unplugged(Exception):
-    """The wire is cut here."""
+    """The connection breaks here."""
 
 
 class Until:
@@ -47,14 +47,14 @@ AVERAGED = {"optimizer": "adamw", "schedule": "cosine", "warm_up": 0.1, "ema": 0
 
 @pytest.fixture(scope="module", params=[*MODES, AVERAGED], ids=["synchronous", "pipelined", "averaged"])
 def uncut(request, tmp_path_factory):
-    """The setting, how it is trained, and what comes of it where nothing is cut."""
+    """Return the setting, how it is trained, and the result without an interruption."""
     setting, how = Setting(parties=("club", "shop"), validation=40), training(**request.param, patience=3)
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.parametrize("sends", short_lane_of([2, 5, 11, 12, 13, 29, 32], 2))
 def test_resumed_training_equals_training_that_was_never_interrupted(uncut, sends, tmp_path):
-    """Cut before, between and at checkpoints and ends of epochs, with early stopping's counters on the way."""
+    """Interrupted before, between and at checkpoints and ends of epochs, with early stopping's counters."""
     setting, how, (whole, (state, *_)) = uncut
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends))
@@ -88,7 +88,7 @@ def test_committed_steps_are_on_all_disks(mode, tmp_path):
 
 
 def test_early_stopping_keeps_the_best_weights(tmp_path):
-    """On labels that are noise, validation gets worse soon."""
+    """With noise as labels validation soon gets worse."""
     setting = Setting(validation=100)
     target_N = torch.randint(0, 2, (330,), generator=torch.Generator().manual_seed(0)).float()
     setting.objective = Supervised("binary", target_N)
@@ -99,7 +99,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     assert label.epoch == len(losses) == best + 1 + 2 < 40
     assert (label.best_epoch, label.best_loss) == (best, losses[best])
     assert (feature.best_epoch, feature.epoch, feature.stopped) == (best, label.epoch, True)
-    # Training for exactly the best number of epochs, with nothing to stop for, gives these weights.
+    # Training for exactly the best number of epochs, without early stopping, gives these weights.
     exact, _ = setting.train(training(epochs=best + 1, learning_rate=0.02), tmp_path / "exact")
     assert_same_bits(weights_of(stopped), weights_of(exact))
 
@@ -197,7 +197,7 @@ def test_tensors_and_metadata_round_trip(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
 def test_a_file_holds_the_bytes_that_safetensors_writes_of_tensors(tmp_path, dtype):
-    """NumPy has no bfloat16; all other numbers are written as its arrays, which is faster."""
+    """NumPy has no bfloat16. All other numbers are written as NumPy arrays, which is faster."""
     path = tmp_path / "file.safetensors"
     numbers = torch.tensor([[0.0, 1.5, -2.0]]).abs().to(getattr(torch, dtype))
     tensors = {"numbers": numbers, "one": numbers[0, 1], "none": numbers[:0], "turned": numbers.T}

@@ -1,4 +1,4 @@
-"""Kinds of batches: steps in which nothing crosses, phases before the usual epochs, batches of which other rows cross."""
+"""Kinds of batches: steps in which nothing crosses, phases before the usual epochs, batches for which other rows cross."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +18,7 @@ MODES = [{}, {"mode": "pipelined", "staleness": 5}]
 
 
 def scheduled(*, before=2, **how):
-    """A network some of whose rows are the label party's alone, after a phase of nothing but these."""
+    """A network with some rows of the label party alone, after a phase of only these."""
     setting = Setting(parties=("club", "shop"), validation=40, **how)
     order_N = setting.schedule.train_N
     phases = (Phase(epochs=before, local_N=order_N[:LOCAL]),) if before else ()
@@ -27,7 +27,7 @@ def scheduled(*, before=2, **how):
 
 
 def plain(setting, how):
-    """The same in plain PyTorch: one optimizer, zeros for what is not there; gives the weights after every epoch."""
+    """Do the same in plain PyTorch: one optimizer, zeros for absent values. Return the weights after every epoch."""
     joined = setting.joined()
     optimizer = torch.optim.Adam(joined.parameters(), lr=how.learning_rate, fused=True)
     after = []
@@ -148,7 +148,7 @@ class Scripted:
 
 
 def test_an_epoch_of_a_phase_before_is_no_candidate_for_the_best(tmp_path):
-    """Where the usual epochs only make it worse, the best of them is the best all the same, and patience counts from there."""
+    """If the usual epochs only make it worse, the best of them is still the best, and patience counts from there."""
     setting = scheduled(before=3)
     setting.objective = Scripted(setting.objective, [0.3, 0.1, 0.2, 0.9, 0.8, 0.85, 0.5])
     _, (state, other, _) = setting.train(training(epochs=6, patience=1), tmp_path)

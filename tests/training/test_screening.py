@@ -1,4 +1,4 @@
-"""Screening: its figures against scipy and by chance, what it closes, and the same bits however a training goes."""
+"""Screening: its figures compared with scipy and by chance, what it closes, and the same bits in every way of training."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from tallystick.training.workers.team import Team
 GENERATOR = torch.Generator().manual_seed(8)
 WIDE = FeatureShape(numeric=44, cardinalities=(5, 20), screened=True)
 TELLING = 1
-SHARES = (1.0, 1.0, 0.3)  # of the label party, then the others, in what the label follows
+SHARES = (1.0, 1.0, 0.3)  # of the label party, then the others, in what determines the label
 
 
 def drawn_rows(rows, *, numeric, codes=()):
@@ -44,7 +44,7 @@ def figures_of(columns, vector_ND, *, seed=1):
 
 
 def bins_of(columns):
-    """The same bins, by NumPy: octiles of the numbers and their least one, the first codes and the others together."""
+    """Return the same bins, by NumPy: octiles of the numbers and their least one, the first codes and the others together."""
     found = []
     for values_N in columns.numeric_NF.numpy().T:
         ordered = np.sort(values_N)
@@ -55,7 +55,7 @@ def bins_of(columns):
 
 def test_a_number_per_row_has_the_f_ratio_of_scipy():
     columns = drawn_rows(500, numeric=3, codes=(4, 30))
-    columns.numeric_NF[:, 2] = (columns.numeric_NF[:, 2] > 2).float()  # nearly always 0, and no octile tells its 1 apart
+    columns.numeric_NF[:, 2] = (columns.numeric_NF[:, 2] > 2).float()  # nearly always 0, and no octile separates its 1
     vector_N = columns.numeric_NF[:, 0] + 5 * columns.numeric_NF[:, 2] + 7 + torch.randn(500, generator=GENERATOR)
     ratio_C, shadows_CS = figures_of(columns, vector_N[:, None])
     for bins_N, ratio in zip(bins_of(columns), ratio_C, strict=True):
@@ -81,7 +81,7 @@ def test_vectors_in_batches_have_the_ratio_of_sums_of_squares():
 
 
 def test_a_column_of_noise_is_below_a_quantile_of_the_shadows_as_often_as_the_quantile_says():
-    """Of 600 columns 80 % and 99 %, give or take six deviations of both shares: under 1e-8 of all seeds fail."""
+    """80 % and 99 % of 600 columns, within six deviations of both shares: under 1e-8 of all seeds fail."""
     columns = drawn_rows(400, numeric=500, codes=(3,) * 50 + (40,) * 50)
     skewed_ND = torch.randn(400, 5, generator=GENERATOR).exp() * torch.rand(400, 1, generator=GENERATOR)
     ratio_C, shadows_CS = figures_of(columns, skewed_ND)
@@ -107,7 +107,7 @@ def test_only_where_most_are_silent_columns_close_and_never_all_of_them():
     assert opened(loud[:1], silent).nonzero().flatten().tolist() == [0]
     assert opened(loud[:1] - 1, silent).all()  # 1.5 may be chance
     assert opened(silent).all()
-    assert opened(torch.zeros(50), shadows=torch.zeros(50, SHADOWS)).all()  # gradients of zeros say nothing of columns either
+    assert opened(torch.zeros(50), shadows=torch.zeros(50, SHADOWS)).all()  # zero gradients say nothing about columns either
 
 
 def test_a_pairs_figure_is_the_sum_of_products_of_deviations():
@@ -137,7 +137,7 @@ def test_two_columns_whose_product_settles_the_label_tell_together_and_noise_doe
 
 
 class Noisy(Setting):
-    """Both parties have many columns of noise beside few that tell, and may close these."""
+    """Both parties have many columns of noise and few useful ones, and may close these."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -201,7 +201,7 @@ def test_a_refit_screens_again_with_its_own_rows(tmp_path):
 
 @pytest.mark.long
 def test_workers_read_which_columns_are_open(tmp_path):
-    """In one process and in two; the sums of gradients are taken in another order, so the last bits differ."""
+    """In one process and in two. The sums of gradients have another order, so the last bits differ."""
     setting = Noisy()
     alone, _ = setting.train(training(epochs=2), tmp_path / "alone")
     shared = trained(Team, setting, training(epochs=2), {"shop": 2}, tmp_path / "shared")

@@ -35,7 +35,7 @@ CUT_DEFENSES = {
 
 
 def in_process(setting, how, *, modules=None, defense=None, sources=None, steps=None, averaged=False):
-    """Train all parties in one process; gives their modules."""
+    """Train all parties in one process. Return their modules."""
     bottoms, label = modules or setting.modules()
     network = SplitNetwork(
         bottoms=list(bottoms.values()),
@@ -75,7 +75,7 @@ def test_with_every_defence(entries, tmp_path):
 
 
 class United(Setting):
-    """A union of which each side lacks every third position, with fresh imputation each time it is asked."""
+    """Make a union in which each side lacks every third position, with fresh imputation each time it is asked."""
 
     def with_imputation(self, label_imputer, feature_imputer, when, redraw):
         generators = [torch.Generator().manual_seed(seed) for seed in (11, 12, 13)]
@@ -120,7 +120,7 @@ def test_with_every_imputer(imputer, when, redraw, tmp_path):
     alone = in_process(again, training(epochs=2), modules=modules, sources=[source])
     one, other = weights_of(networked), weights_of(alone)
     for found in (one, other):
-        found.pop("shop/_extra_state")  # the generator's; checked by the bits that it gave
+        found.pop("shop/_extra_state")  # the generator's state, checked by its bits
     assert_same_bits(one, other)
 
 
@@ -135,7 +135,7 @@ def replace_rows(columns, source):
 
 
 class Wire:
-    """An oracle beside the observers: a channel that notes the tensors that go through it."""
+    """An oracle to compare observers with: a channel that notes the tensors that pass through it."""
 
     def __init__(self, channel):
         self.channel, self.embeddings, self.gradients = channel, {}, {}

@@ -1,4 +1,4 @@
-"""Methods that train bottom models by unaligned rows: what comes before joint training, and what single steps move."""
+"""Methods that train bottom models by unaligned rows: what precedes joint training, and what single steps change."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ def own_part(own, folder, **how):
 
 
 class Asked:
-    """An own part that notes what it is asked to train, and by what; nothing is trained."""
+    """An own part that notes what it is asked to train, and how. Nothing is trained."""
 
     def train(self, model, _objective, _name, **how):
         self.model, self.how = model, how
@@ -90,7 +90,7 @@ def test_the_top_starts_from_the_first_models_where_own_columns_come_in(outputs)
         assert torch.equal(joint, of_own)
     own = own_columns(20)
     no_cut = torch.zeros(20, CUT)
-    with torch.no_grad():  # so that without the partner's columns it begins where the first model ended
+    with torch.no_grad():  # so without the partner's columns it begins where the first model ended
         model.bottom.load_state_dict(model.alone.bottom.state_dict())
         torch.testing.assert_close(model.eval()([no_cut], own), model.local(own))
 
@@ -114,7 +114,7 @@ def test_the_first_model_is_trained_at_the_size_and_rate_of_local_batches(ratio,
 
 
 def joint_step(name, **settings):
-    """A joint step of plain gradient descent; gives by how much each weight moved."""
+    """Take a joint step of plain gradient descent. Return how much each weight moved."""
     method, own = step_rule(name, dropout=0.0, **settings), own_columns(32)
     model = model_of(method)
     before, cut_BD = copied(model), torch.randn(32, CUT, generator=torch.Generator().manual_seed(2))
@@ -124,7 +124,7 @@ def joint_step(name, **settings):
 
 @pytest.mark.parametrize("name", ["warm-start", "offset"])
 def test_warm_rate_scales_the_steps_of_the_bottom_alone(name):
-    """A quarter of the rate is a quarter of the step, 0 is none; the top takes the whole one, the first model stays."""
+    """A quarter of the rate gives a quarter of the step, and 0 none. The top moves the whole step, the first model stays."""
     whole, slow, frozen = (joint_step(name, warm_rate=rate) for rate in (1.0, 0.25, 0.0))
     for weight, by in whole.items():
         if weight.startswith("bottom."):
@@ -139,7 +139,7 @@ def test_warm_rate_scales_the_steps_of_the_bottom_alone(name):
 
 
 def test_the_top_goes_at_three_times_the_rate():
-    """Plain gradient descent: each step is in proportion to the rate; the top over the cut alone takes the usual one."""
+    """Plain gradient descent: each step is in proportion to the rate. The top over the cut alone has the usual rate."""
     method, own = step_rule("warm-start", dropout=0.0), own_columns(32)
     model, cut_BD = model_of(method), torch.randn(32, CUT, generator=torch.Generator().manual_seed(2))
     before = copied(model)
@@ -155,7 +155,7 @@ def test_the_top_goes_at_three_times_the_rate():
 
 
 def test_a_warm_starts_loss_by_hand():
-    """Joint logits and, at half the weight, the cut's; nine tenths of a target are the label's, one the first model's."""
+    """Joint logits, and the cut's at half the weight. Nine tenths of a target are the label's, one is the first model's."""
     method, own, index_B = step_rule("warm-start", dropout=0.0), own_columns(20), torch.arange(20)
     model, cut_BD = model_of(method), torch.randn(20, CUT, generator=torch.Generator().manual_seed(2)).requires_grad_()
     label_B = (own.numeric_NF.sum(dim=1) > 0).float()
@@ -173,7 +173,7 @@ def test_a_warm_starts_loss_by_hand():
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_loss_towards_another_models_logits_is_a_mean_of_two(kind, weighted):
-    """Cross-entropy is linear in the target; of squared errors the mean has a constant less, and the same gradient."""
+    """Cross-entropy is linear in the target. With squared errors the mean lacks a constant, and has the same gradient."""
     generator = torch.Generator().manual_seed(1)
     shape = (12, 3) if kind == "multiclass" else (12,)
     logits = torch.randn(shape, generator=generator).requires_grad_()
@@ -230,7 +230,7 @@ def test_an_averages_logits_and_losses_by_hand():
 
 @pytest.mark.parametrize(("name", "averages"), [("average", True), ("warm-start", False)])
 def test_what_scores_rows_without_a_partners_row_by_hand(name, averages):
-    """The model of all own rows; of average the mean of it and of both branches, which know what it does not."""
+    """It is the model of all own rows; for average the mean of it and of both branches, which know what it does not."""
     method, own, scorer = step_rule(name), own_columns(20), model_of(step_rule("multi-task"))
     model = model_of(method)
     torch.testing.assert_close(model.score_alone(own), model.local(own))
@@ -272,7 +272,7 @@ def test_local_steps_share_all_unaligned_rows_among_so_many_batches_of_an_epoch(
     assert len(local) == 3 * local_steps
     assert sorted(torch.cat(local).tolist()) == local_N.tolist()
     assert rows_ratio(scheduled(plain, settings, local_N)) == pytest.approx(330 / (3 * local_steps) / 32)
-    # A feature party, who gives no local position, counts as many steps.
+    # A feature party, which gives no local position, counts as many steps.
     assert [batch.is_local for batch in scheduled(plain, settings, local_N[:0]).epoch(0)] == [each.is_local for each in batches]
 
 
@@ -287,7 +287,7 @@ class Unread:
 
 
 def test_matched_pairs_score_above_mismatched_ones_after_the_first_epochs():
-    """Both parties have the same columns. A fifth of the pairs at most is ranked wrongly; before, it was about half."""
+    """Both parties have the same columns. At most a fifth of the pairs is ranked wrongly; earlier it was about half."""
     setting = Setting()
     own = replace(setting.columns["shop"], categorical_NG=setting.own_columns.categorical_NG)
     own = replace(own, numeric_NF=own.numeric_NF[:, :2])
@@ -316,7 +316,7 @@ def test_matched_pairs_score_above_mismatched_ones_after_the_first_epochs():
 
 @torch.no_grad()
 def judged(model, bottom, theirs, own):
-    """AUC of the judge of pairs on all rows, each with its own and with the next one's."""
+    """Return the AUC of the judge of pairs on all rows, each with its own and with the next one's."""
     cut_ND, own_NW = bottom(theirs), model.bottom(own)
     scores = [model.generator(torch.cat([cut_ND, each_NW], dim=1))[:, 0] for each_NW in (own_NW, own_NW.roll(1, dims=0))]
     return auc([1] * len(cut_ND) + [0] * len(cut_ND), torch.cat(scores).numpy())
@@ -342,7 +342,7 @@ def test_the_loss_of_pairs_by_hand():
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["ss-vfl", "fedhssl"])
 def test_self_supervision_lowers_its_loss_at_both_parties_and_reads_no_label(name, tmp_path, monkeypatch):
-    """Beside the same passes at a rate of next to nothing: momentum contrast gets harder as its queue fills up."""
+    """Compared with the same passes at a rate of nearly nothing: momentum contrast gets harder as its queue fills up."""
     losses, what = [], {"ss-vfl": "cross_entropy", "fedhssl": "cosine_similarity"}[name]
     loss_of, sign = getattr(self_supervision, what), 1 if name == "ss-vfl" else -1
 
@@ -355,7 +355,7 @@ def test_self_supervision_lowers_its_loss_at_both_parties_and_reads_no_label(nam
     method, own, setting = step_rule(name, epochs=60), own_columns(ROWS), Setting()
 
     def passed(party, rate):
-        """The mean loss of the last pass of six."""
+        """Return the mean loss of the last pass of six."""
         losses.clear()
         model = model_of(method)
         if party == "bank":
@@ -377,10 +377,10 @@ def test_self_supervision_lowers_its_loss_at_both_parties_and_reads_no_label(nam
 
 @pytest.mark.parametrize(("name", "epochs", "batch_size"), [("ss-vfl", 30, 64), ("fedhssl", 15, 128)])
 def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batch_size):
-    """Twelve columns tell, each with noise, which of eight groups a row is of: it explains more of the cut that was pretrained.
+    """Twelve noisy columns show which of eight groups a row belongs to: this explains more of a pretrained cut.
 
     Over eight seeds the share of the cut's variance rose by .30 (standard deviation .02) with ss-vfl and by .52 (.03) with
-    fedhssl, so .15 is six deviations away; what sixty labels learn from the cut turns on which sixty they are.
+    fedhssl, so .15 is six deviations away. What sixty labels learn from the cut depends on which sixty they are.
     """
     rows, groups = 1500, 8
     generator = torch.Generator().manual_seed(2)
@@ -395,7 +395,7 @@ def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batc
     method = method_of(CLASSES[name](method=name, epochs=epochs), batch_size=batch_size, seed=2)
 
     def explained(bottom):
-        """The share of the cut's variance that lies between groups."""
+        """Return the share of the cut's variance that is between groups."""
         with torch.no_grad():
             cut_ND = bottom(own)
         mean_GD = torch.stack([cut_ND[group_N == group].mean(dim=0) for group in range(groups)])
@@ -410,7 +410,7 @@ def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batc
 
 @pytest.mark.parametrize("masked_by", ["missing", "other-row"])
 def test_a_view_hides_that_share_of_the_cells_and_shows_nothing_or_another_rows_cell(masked_by):
-    """Of 20,000 cells the share hidden has a standard deviation of .003; .02 is more than six of them."""
+    """The hidden share of 20,000 cells has a standard deviation of .003; .02 is more than six of them."""
     rows = 5000
     numbers_NF, codes_NG = torch.arange(2.0 * rows).view(rows, 2) + 1, torch.arange(2 * rows).view(rows, 2) + 2
     settings = SSVFLConfig(method="ss-vfl", masked=0.2, masked_by=masked_by)
@@ -451,7 +451,7 @@ def test_fedhssls_cross_party_cosines_by_hand():
         by_hand -= (said @ cut_BD[row]) / (said.norm() * cut_BD[row].norm()) / 12
         by_hand -= (back @ own_BW[row]) / (back.norm() * own_BW[row].norm()) / 12
     torch.testing.assert_close(loss, by_hand)
-    # No label is in what is sent: it is the same by other labels.
+    # Nothing that is sent depends on a label: it is the same for other labels.
     other = Supervised("binary", 1 - (own.numeric_NF.sum(dim=1) > 0).float())
     again, _ = method.loss(model, other, a_batch(index_B), [cut_BD], own)
     assert torch.equal(torch.autograd.grad(loss, cut_BD)[0], torch.autograd.grad(again, cut_BD)[0])
@@ -465,7 +465,7 @@ def test_fedhssls_cross_party_cosines_by_hand():
 @pytest.mark.parametrize("how", [{"parties": ("club", "shop")}, {"kind": "multiclass"}, {"kind": "regression"}])
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "none"])
 def test_a_joint_and_a_local_step_for_each_target_and_number_of_parties_or_a_refusal(name, how):
-    """Every feature party gets a gradient, a local step moves the bottom, and what scores a row alone has the target's width."""
+    """Every feature party gets a gradient, a local step moves the bottom, and the model of single rows has the target's width."""
     setting = Setting(**how)
     settings = CLASSES[name](method=name, **{"evaluations": 2} if name == "diffu-at" else {})
     problems = unaligned_problems(

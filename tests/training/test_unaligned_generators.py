@@ -1,4 +1,4 @@
-"""Methods that make up the missing cut embedding, against values worked out by hand and maps that are known."""
+"""Compare methods that make up the missing cut embedding with values computed by hand and with known maps."""
 
 import math
 
@@ -17,7 +17,7 @@ ROWS = 320
 
 
 def fitted(method, own, cuts_ND, target_N, *, outputs=1):
-    """The method's model, its generator fitted to these rows."""
+    """Return the method's model, with its generator fitted to these rows."""
     model = model_of(method, cut_width=cuts_ND.shape[1], outputs=outputs).train()
     objective = Supervised("binary" if outputs == 1 else "multiclass", target_N)
     method.fit(model, objective, own.rows, torch.arange(len(cuts_ND)), cuts_ND)
@@ -53,7 +53,7 @@ def linear_map(own):
 
 
 def test_a_regression_recovers_a_linear_map_from_own_columns_to_the_cut():
-    """On new rows within five deviations of those of the fit, an eighth of the variance is left; a mean would leave all of it."""
+    """On new rows within five deviations of the fitted ones, an eighth of the variance is left; a mean would leave all of it."""
     method, own, new = step_rule("regressor", epochs=30), own_columns(ROWS), own_columns(ROWS, seed=2)
     model = fitted(method, own, linear_map(own), torch.zeros(ROWS))
     condition_BC = model.generator.condition(model.bottom(new), torch.zeros(ROWS))
@@ -62,7 +62,7 @@ def test_a_regression_recovers_a_linear_map_from_own_columns_to_the_cut():
     wanted_BD = linear_map(new)
     found_BD = made(method, model, new, torch.zeros(len(new)))
     assert ((found_BD - wanted_BD).square().mean(dim=0) / wanted_BD.var(dim=0)).max().item() < 1 / 8
-    # The model's own bottom goes on learning; what is made up goes by the weights of the fit.
+    # The model's own bottom continues to learn; made-up embeddings use the weights of the fit.
     with torch.no_grad():
         for weight in model.bottom.parameters():
             weight.add_(1.0)
@@ -85,7 +85,7 @@ def test_a_unit_that_aligned_rows_hardly_switch_on_is_no_louder_than_the_others(
 
 @pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 def test_a_diffusions_samples_lie_at_the_one_point_that_goes_with_the_own_columns(prediction):
-    """The sign of the first column says which of two points, 5.7 apart: samples lie at it, and the loss is halved."""
+    """The sign of the first column says which of two points, 5.7 apart: samples are there, and the loss is halved."""
     method = step_rule("diffu-at", epochs=60, prediction=prediction, batch_size=64)
     points = torch.tensor([[2.0, -1.0], [-2.0, 3.0]])
     own, new = own_columns(2 * ROWS), own_columns(ROWS, seed=2)
@@ -102,7 +102,7 @@ def test_a_diffusions_samples_lie_at_the_one_point_that_goes_with_the_own_column
 
 @torch.no_grad()
 def loss_of(found, own, cuts_ND, prediction):
-    """DDPM's simplified loss, of what the network is asked for at the steps that sampling takes."""
+    """Compute DDPM's simplified loss, of what the network is asked for at the steps that sampling takes."""
     generator = torch.Generator().manual_seed(3)
     clean_BD = (cuts_ND - cuts_ND.mean(dim=0)) / cuts_ND.std(dim=0)
     step_B = torch.randint(SCHEDULE.steps, (len(clean_BD),), generator=generator)
@@ -122,11 +122,11 @@ def loss_of(found, own, cuts_ND, prediction):
 @pytest.mark.parametrize("with_label", [False, True])
 @pytest.mark.parametrize("name", ["regressor", "diffu-at"])
 def test_the_label_is_in_the_condition_where_the_contract_says_so(name, with_label, outputs, monkeypatch):
-    """What the network is given in the fit: standardised own embeddings, and beside them the labels, one-hot for classes."""
+    """Return what the network is given in the fit: standardised own embeddings, and the labels, one-hot for classes."""
     method, own = step_rule(name, epochs=1, label_condition=with_label), own_columns(40)
     target_N = torch.arange(40) % max(outputs, 2)
     given, generator = [], type(model_of(method, outputs=outputs).generator)
-    network = generator.train  # every fit switches the model to training first, which is where to listen in
+    network = generator.train  # every fit first switches the model to training, so the test listens there
 
     def listening(module, mode=True):
         if not given:

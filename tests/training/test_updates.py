@@ -1,4 +1,4 @@
-"""What a party does around its optimizer: the rate of each step, clipping, averaged weights; PyTorch's own as oracles."""
+"""What a party does around its optimizer: the rate of each step, clipping, averaged weights, with PyTorch's own as oracles."""
 
 import pytest
 import torch
@@ -63,7 +63,9 @@ def test_one_process_and_the_parties_keep_the_same_averages(tmp_path):
 
 
 def test_validation_is_of_the_averaged_weights(tmp_path):
-    """Weights that hardly move any more, averaged from the start: their loss is that of the kept model, not of the last step."""
+    """The weights hardly move any more, and are averaged from the start. Their loss is that of the kept model, not of
+    the last step.
+    """
     setting = Setting(validation=100)
     how = training(epochs=1, ema=0.999, learning_rate=0.05)
     (bottoms, label), (state, _) = setting.train(how, tmp_path)

@@ -1,4 +1,4 @@
-"""Weights that are compared within an epoch: the best of them are those of so many steps, to the bit, wherever a run is cut."""
+"""Weights are compared within an epoch: the best of them have the bits after that many steps, wherever a run is interrupted."""
 
 from itertools import product
 
@@ -18,7 +18,7 @@ MODES = {"synchronous": {}, "pipelined": {"mode": "pipelined", "staleness": 2}, 
 
 
 def noisy(**given):
-    """Labels that are noise, so that the best weights lie early."""
+    """Use noise as labels, so that the best weights come early."""
     setting = Setting(parties=PARTIES, validation=100, validations=3, **given)
     target_N = torch.randint(0, 2, (330,), generator=torch.Generator().manual_seed(8)).float()
     setting.objective = Supervised("binary", target_N)
@@ -67,14 +67,14 @@ def test_a_refit_takes_as_many_passes_as_were_best(tmp_path):
 
 @pytest.fixture(scope="module")
 def uncut(request, tmp_path_factory):
-    """The setting, how it is trained, and what comes of it where nothing is cut."""
+    """Return the setting, how it is trained, and the result without an interruption."""
     setting, how = noisy(), training(**MODES[request.param], learning_rate=0.02, epochs=6, patience=2, checkpoint_every=5)
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
 
 
 @pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [4, 9, 17, 23, 31, 42, 55]), 2), indirect=["uncut"])
 def test_a_run_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
-    """Cut before, between and at comparisons, checkpoints and ends of epochs, and in the refit."""
+    """Interrupted before, between and at comparisons, checkpoints and ends of epochs, and in the refit."""
     setting, how, (whole, (state, *_)) = uncut
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends), refit=True)

@@ -1,4 +1,4 @@
-"""Several processes that share each batch: the bits of one process that takes the parts one after the other."""
+"""Several processes share each batch: the bits are those of one process that takes the parts one after the other."""
 
 import importlib
 import os
@@ -47,9 +47,10 @@ def plan_of(setting, how, name, workers):
 
 
 class InParts:
-    """Within this block a module's layers take a batch in parts, in this process; table rows are looked up for all of it at once.
+    """Within this block a module's layers take a batch in parts, in this process, and table rows are looked up for all of it at
+    once.
 
-    Autograd goes back first over what was computed last. So the last part goes forward first, and gradients add up in order.
+    Autograd first goes back over what was computed last. So the last part goes forward first, and gradients add up in order.
     """
 
     def __init__(self, module, plan):
@@ -82,7 +83,7 @@ class InParts:
 
 
 class Here:
-    """Takes the place of a cluster's processes: they answer in this process, from memories of their own."""
+    """Replaces a cluster's processes: they answer in this process, from memories of their own."""
 
     def __init__(self, functions):
         self._functions, self._answers = functions, []
@@ -132,7 +133,7 @@ CASES = {
 
 
 def trained(kind, setting, how, workers, folder, **options):
-    """The weights, where these parties share their batches out by a Team or InParts."""
+    """Return the weights, where these parties share their batches by a Team or InParts."""
     bottoms, label = modules = setting.modules()
     with ExitStack() as stack:
         for name, number in workers.items():
@@ -143,7 +144,7 @@ def trained(kind, setting, how, workers, folder, **options):
 
 @pytest.mark.parametrize(("setting", "how", "workers"), short_lane_of(CASES.values(), 1), ids=CASES.keys())
 def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, how, workers, tmp_path):
-    """Defences and whoever watches the cut see whole batches: Marvell's noise follows from all of a batch's gradients."""
+    """Defences and observers of the cut see whole batches: Marvell's noise depends on all of a batch's gradients."""
     setting, how = Setting(**setting, validation=41), training(**how)  # the last batch has one row
     defenses, watching = chain([Marvell(power=1.0)] if setting.kind == "binary" else [], target=setting.kind), Rows()
     defense = CutDefense.of(defenses, secret=bytes(32), steps_per_epoch=setting.schedule.steps_per_epoch)
@@ -153,7 +154,7 @@ def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, ho
     assert watching.steps
     assert all(rows == (rows[0],) * 3 for rows in watching.steps)
     if defense is not None:
-        return  # other last bits of a gradient, other noise
+        return  # other last bits of a gradient give other noise
     alone, _ = setting.train(how, tmp_path / "alone", refit=True)
     for name, weight in weights_of(alone).items():
         torch.testing.assert_close(found[0][name], weight, rtol=1e-2, atol=1e-3)
@@ -188,12 +189,12 @@ def test_what_replaces_the_embeddings_of_absent_rows_sees_whole_batches():
 
 
 def kill_workers(step):
-    """Kill the further training processes of this one, once steps are committed."""
+    """Kill the other training processes of this one, after some steps are committed."""
     signal_workers(signal.SIGKILL)
 
 
 def signal_workers(number):
-    """Send the further training processes of this one a signal."""
+    """Send a signal to the other training processes of this one."""
     children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
     for child in children:
         if b"training.workers.process" in Path(f"/proc/{child}/cmdline").read_bytes():
@@ -202,10 +203,10 @@ def signal_workers(number):
 
 @pytest.mark.long
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
-    """It is stopped, say: whoever waits for it would wait for ever, and so would the peer."""
+    """It is stopped, for example: otherwise this side would wait for ever, and so would the peer."""
 
     def stop_workers(*_):
-        monkeypatch.setattr(own_machine, "ANSWER_S", 1.0)  # from here on: to begin takes a worker longer
+        monkeypatch.setattr(own_machine, "ANSWER_S", 1.0)  # only from here on, because a worker takes longer to start
         signal_workers(signal.SIGSTOP)
 
     setting, how = Setting(validation=40), training(epochs=2)
@@ -226,7 +227,7 @@ def test_training_whose_worker_was_killed_resumes_to_the_same_bits(victim, tmp_p
 
 
 def test_a_worker_of_a_cluster_that_sends_wrong_numbers_or_bytes_is_named(tmp_path, monkeypatch):
-    """Its numbers are finite, and ruin the optimizer: whoever looks for extreme values among the columns looks in vain."""
+    """Its numbers are finite, and ruin the optimizer. Looking for extreme values among the columns would be in vain."""
     answers = Here.answers
     monkeypatch.setattr(cluster, "ray_processes", Here.begun)
     setting, how = Setting(validation=40), training()

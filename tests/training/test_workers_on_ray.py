@@ -1,4 +1,4 @@
-"""Training workers on a Ray cluster: the bits of one process that takes the parts one after the other, and a lost one."""
+"""Training workers on a Ray cluster: the bits of one process that takes the parts one after the other, and a lost worker."""
 
 import os
 import signal
@@ -18,12 +18,12 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def on(cluster, *, threads=1):
-    """A Team whose further workers are on this cluster."""
+    """Return a Team whose other workers are on this cluster."""
     return lambda module, plan: Team(module, plan, RayEngine(address=cluster.address, workers=plan.workers - 1, threads=threads))
 
 
 def kill_workers(step):
-    """Kill the cluster's workers, once steps are committed."""
+    """Kill the cluster's workers, after some steps are committed."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if (folder / "cmdline").read_bytes().startswith(b"ray::_Process"):

@@ -35,7 +35,6 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> 
     Not protected: which rows have the same key, to within the grid (equal stays equal), also across tables; that a row exists;
     what its features, labels, embeddings or gradients reveal about its place. The radius is measured after ``scale``: with
     degrees it is an ellipse on the ground, narrower eastwards, unless ``scale`` makes both axes alike.
-    with degrees it is an ellipse on the ground, narrower eastwards, unless ``scale`` makes both axes alike.
 
     Args:
         keys: numbers only.

@@ -1,4 +1,4 @@
-"""The parts of the intersection against cheaters, each against a slow reference of its own."""
+"""Compare the parts of the intersection against cheaters with slow references."""
 
 from itertools import combinations
 from math import ceil, e, log2
@@ -27,7 +27,7 @@ def random_words(seed, *shape):
 
 
 def bits(columns):
-    """Columns of words as a matrix of 0 and 1, a row for each bit of a column."""
+    """Return columns of words as a matrix of 0 and 1, with a row for each bit of a column."""
     return np.unpackbits(columns.view(np.uint8), axis=1, bitorder="little").T
 
 
@@ -52,7 +52,7 @@ def field_product(first, second):
 
 
 def test_symbols_are_those_of_a_polynomial_at_58_points():
-    """So two code words share 26 symbols at most: that many points of degree 26 do, over any field (Reed and Solomon 1960)."""
+    """Two code words share 26 symbols at most, as any two polynomials of degree 26 do, over any field (Reed and Solomon 1960)."""
     points, point = [], 1
     for _ in range(58):
         points.append(point)
@@ -70,7 +70,7 @@ def test_symbols_are_those_of_a_polynomial_at_58_points():
 
 
 def test_code_words_differ_in_as_many_places_as_is_said():
-    """Both parts of the product are tested above; words of random data are a check of both together."""
+    """The two parts of the product are tested above. Words of random data check both together."""
     assert DISTANCE == (58 - 27 + 1) * 4
     weights = bits(code_words(random_words(3, DATA_BITS, 64))).sum(axis=1)
     assert weights.min() >= DISTANCE  # of 4096 words; 319 ± 13 by chance
@@ -163,7 +163,8 @@ def test_keys_that_depend_on_each_other_have_no_store(monkeypatch):
 
 
 def log_even(balls, bins):
-    """Logarithm of a bound of the chance that every bin has an even number of balls: balls! [z^balls] cosh(z)^bins / bins^balls.
+    """Return the logarithm of a bound on the chance that every bin has an even number of balls: balls! [z^balls] cosh(z)^bins /
+    bins^balls.
 
     A coefficient is at most cosh(z)^bins / z^balls for every z; the best z is near where its derivative is 0.
     """
@@ -176,10 +177,10 @@ def log_even(balls, bins):
 
 @pytest.mark.parametrize("keys", [2, 10, 100, 1000, 10_000, 131_072])
 def test_a_store_is_missing_by_less_than_two_to_the_minus_forty(keys):
-    """Each set of keys whose sparse slots cancel depends on each other with a chance of 2^-48 over the dense slots.
+    """If the sparse slots of a set of keys cancel, its keys depend on each other with a chance of 2^-48 over the dense slots.
 
-    In such a set every slot stands an even number of times. So the mean number of these sets is at most the sum, over all sizes,
-    of the number of sets times the third power (three regions) of the chance that balls in bins are even everywhere.
+    In such a set every slot occurs an even number of times. So the mean number of these sets is at most a sum over all sizes: the
+    number of sets times the third power (three regions) of the chance that all bins have an even number of balls.
     """
     per_region = StoreShape(keys=keys).per_region
     sizes = np.arange(2, keys + 1, 2, dtype=np.float64)
@@ -189,7 +190,9 @@ def test_a_store_is_missing_by_less_than_two_to_the_minus_forty(keys):
 
 
 def log_all_even(balls, bins):
-    """Logarithm of the chance that so many balls, an even number, stand evenly: 2^-bins sum_j (1 - 2 j / bins)^balls."""
+    """Return the logarithm of the chance that so many balls, an even number, fill bins evenly: 2^-bins sum_j (1 - 2 j /
+    bins)^balls.
+    """
     j = np.arange(bins + 1)
     ways = gammaln(bins + 1) - gammaln(j + 1) - gammaln(bins - j + 1) - bins * np.log(2)
     with np.errstate(divide="ignore"):
@@ -198,7 +201,7 @@ def log_all_even(balls, bins):
 
 @pytest.mark.parametrize("keys", [1, 10, 87, 88, 89, 95, 96, 150, 400, 1000, 2048, 3000, 4096])
 def test_a_tight_store_is_missing_by_less_than_two_to_the_minus_forty_one(keys):
-    """As for a wide store, over all subsets; where all slots are dense, each of 2^keys - 1 subsets cancels by 2^-dense."""
+    """As for a wide store, over all subsets. If all slots are dense, each of 2^keys - 1 subsets cancels by 2^-dense."""
     shape = StoreShape(keys=keys, tight=True)
     if not shape.regions:
         assert keys - shape.dense <= -41
@@ -210,7 +213,7 @@ def test_a_tight_store_is_missing_by_less_than_two_to_the_minus_forty_one(keys):
 
 
 def test_few_keys_are_left_to_eliminate():
-    """90 stores. Of 14,440, of 20 to 134,036 keys, none left more than 4; elimination takes 2,000."""
+    """90 stores. Of 14,440 with 20 to 134,036 keys, none had more than 4 left; elimination takes 2,000."""
     generator_ = np.random.default_rng(9)
     for keys in (200, 2000, 20_000):
         shape = StoreShape(keys=keys)
@@ -233,11 +236,11 @@ def test_no_bucket_overflows(label, feature):
 @pytest.mark.parametrize("ids", [10, 1000, 10**5, 10**6])
 @pytest.mark.parametrize(("hashes", "times"), [(80, 2.0), (128, 4.2)])
 def test_a_cheaters_store_holds_this_many_ids_and_no_more(ids, hashes, times):
-    """The number of ids that slots M can be right for, where 2^hashes ids can be tried, by the formula of key_value.py."""
+    """Return for how many ids M slots can be right, if 2^hashes ids can be tried, by the formula of key_value.py."""
     slots = psi_malicious.store_shape(psi_malicious.buckets_of(ids, 10**6), ids).slots
 
     def possible(held):
-        """Logarithm of the chance that any set of so many ids has a store: sets, seeds, and all equations right."""
+        """Return the logarithm of the chance that any set of so many ids has a store: sets, seeds, and all equations right."""
         return held * log2(e * 2.0**hashes / held) + 128 - (held - slots) * DATA_BITS
 
     held = next(held for held in range(slots, 10**6) if possible(held) < -40)
@@ -246,7 +249,9 @@ def test_a_cheaters_store_holds_this_many_ids_and_no_more(ids, hashes, times):
 
 
 def test_a_cheater_has_hardly_more_room_than_the_ids_that_it_announced():
-    """The figures of docs/explanation/threat-model.md, for all sizes that a contract allows, and whatever the other side has."""
+    """Check the figures of docs/explanation/threat-model.md, for all sizes that a contract allows, and whatever the
+    other side has.
+    """
     sizes = [*range(1, 200), *np.geomspace(200, 5 * 10**7, 400).astype(int).tolist(), 4096, 4097, 65_536, 65_537]
     for ids in sizes:
         for others in (1, 10, 1000, 65_537, 10**6, 10**7, 5 * 10**7):
@@ -263,14 +268,14 @@ def test_a_cheater_has_hardly_more_room_than_the_ids_that_it_announced():
 
 
 def parts(seed=10):
-    """Both sides after base transfers, and the sender's choices."""
+    """Return both sides after base transfers, and the sender's choices."""
     seeds = np.random.default_rng(seed).integers(0, 256, (2, COLUMNS, 16), dtype=np.uint8)
     choices = np.random.default_rng(seed + 1).random(COLUMNS) < 0.5
     return CheckedReceiver(*seeds), CheckedSender(np.where(choices[:, None], seeds[1], seeds[0]), choices), choices
 
 
 def ghash(key, blocks):
-    """GHASH by NIST SP 800-38D, section 6.3 and 6.4: the reference, bit by bit, with additional data only."""
+    """Compute GHASH by NIST SP 800-38D, sections 6.3 and 6.4: the reference, bit by bit, with additional data only."""
     h = int.from_bytes(Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(bytes(16)), "big")
     state = 0
     for block in [*blocks, (8 * 16 * len(blocks)).to_bytes(8, "big") + bytes(8)]:
@@ -315,12 +320,12 @@ def test_what_a_store_decodes_to_is_known_at_its_own_data_only():
     evaluated = looked_up(sender.secrets(shape.slots), at, shape) ^ sender.offsets(data)
     apart = np.unpackbits((known ^ evaluated).view(np.uint8), axis=1).sum(axis=1, dtype=int)
     assert not apart[:50].any()
-    # At other ids in half of the places where two code words differ: 160 ± 11, at least 64 but for a chance of 2^-60.
+    # At other ids in half of the places where two code words differ: 160 ± 11, at least 64 except with a chance of 2^-60.
     assert (apart[50:] > 64).all()
 
 
 def deviating(change, *, rows=200, answer=lambda answer: answer):
-    """Whether a sender takes corrections that ``change`` alters, for ten draws of its choices."""
+    """Tell whether a sender accepts corrections that ``change`` alters, for ten draws of its choices."""
     taken = []
     for seed in range(10):
         receiver, sender, choices = parts(100 + 2 * seed)
@@ -340,7 +345,7 @@ def flip(column, *places):
 
 @pytest.mark.parametrize("places", [(0,), (199,), (3, 77, 150), tuple(range(0, 200, 3))])
 def test_flipped_bits_of_one_column_pass_only_where_the_choice_is_guessed(places):
-    """It is caught wherever its guess, 0, is wrong: so a column costs a chance of a half, and tells that bit."""
+    """A cheater is caught if its guess, 0, is wrong. So a column costs a chance of one half, and reveals that bit."""
     draws = deviating(flip(5, *places))
     assert {choices[5] for _, choices in draws} == {False, True}
     for taken, choices in draws:
@@ -352,7 +357,7 @@ def test_many_flipped_columns_are_caught():
         corrections[::20, 0] ^= np.uint64(1)
         return corrections
 
-    assert not any(taken for taken, _ in deviating(change))  # 32 columns: one of ten draws passes by a chance of 2^-28
+    assert not any(taken for taken, _ in deviating(change))  # 32 columns: one of ten draws passes with a chance of 2^-28
 
 
 def test_a_row_that_is_no_code_word_and_hidden_in_other_data_is_caught():
@@ -364,7 +369,7 @@ def test_a_row_that_is_no_code_word_and_hidden_in_other_data_is_caught():
 
 
 def test_other_data_than_was_meant_are_data_like_any():
-    """The receiver may change its data: what it sends is a code word again, and it has settled on that."""
+    """The receiver may change its data: what it sends is another code word, and is bound to it."""
     added = random_words(15, DATA_BITS, column_words(200))
 
     def answers(answer):
@@ -382,12 +387,12 @@ def test_any_wrong_answer_is_caught():
     for row in (0, COLUMNS - 3, COLUMNS, COLUMNS + DATA_BITS - 1):
         wrong = right.copy()
         wrong[row, 3] ^= 1
-        # A wrong hash of data passes only where no column that it is part of is chosen: some 160 of them.
+        # A wrong hash of data passes only if no column that it is part of is chosen: some 160 of them.
         assert not sender.holds(wrong, key=b"k" * 16)
 
 
 def test_hashes_of_data_are_as_random_for_other_data():
-    """Of data that are all 0, every bit of 162 hashes is random: the last block hides them. Bound: 6 deviations."""
+    """If all data are 0, every bit of 162 hashes is random, because the last block hides them. Bound: 6 deviations."""
     shares = np.zeros((DATA_BITS, 16), dtype=float)
     for draw in range(10):
         receiver, _, _ = parts(300 + draw)
@@ -399,7 +404,7 @@ def test_hashes_of_data_are_as_random_for_other_data():
 
 
 def test_corrections_hide_the_data():
-    """Corrections of data 0 and of data 1 everywhere have as many ones. Bound: 6 deviations."""
+    """Corrections of data 0 and of data 1 everywhere have equally many ones. Bound: 6 deviations."""
     for value in (0, ~np.uint64(0)):
         receiver, _, _ = parts(400)
         ones = bits(receiver.next_slots(np.full((500, 3), value, dtype=np.uint64), rng=RNG)).mean(axis=0)

@@ -1,4 +1,4 @@
-"""What the sizes rest on, added up: code words, tables, outputs."""
+"""Add up the chances that the sizes rest on: of code words, tables, outputs."""
 
 from itertools import product
 from math import lgamma, log
@@ -16,7 +16,9 @@ from tallystick.alignment.switching.programmed import Bins
 
 
 def test_code_words_differ_in_128_places():
-    """For 2^30 ids on either side, a code word meets three others' bins: 2^63 pairs, each at odds of 2^-98 or less."""
+    """With 2^30 ids on either side, a code word meets the bins of three others: 2^63 pairs, each with a chance of 2^-98
+    or less.
+    """
     assert binom.logcdf(127, 512, 0.5) / log(2) < -98
 
 
@@ -27,12 +29,12 @@ def test_a_wrong_match_has_a_chance_of_two_to_the_minus_forty(label):
 
 
 MOST = 50_000_000
-"""Ids of either side, for which the bounds below are worked out."""
+"""Ids of either side, for which the bounds below are computed."""
 SIZES = [*range(1, 20), *np.unique(np.geomspace(20, MOST, 60).astype(int)).tolist()]
 
 
 def test_no_size_of_two_lists_makes_a_wrong_match_of_an_intersection_likelier():
-    """All outputs of a bucket beside all ids of a table, over all buckets; and tags of 128 bits beside tags."""
+    """All outputs of a bucket against all ids of a table, over all buckets; and tags of 128 bits against tags."""
     for label in SIZES:
         for feature in SIZES:
             shape = Shape.of(Buckets(label_ids=label, feature_ids=feature, per_bucket=BUCKET_IDS))
@@ -42,7 +44,7 @@ def test_no_size_of_two_lists_makes_a_wrong_match_of_an_intersection_likelier():
 
 
 def test_a_union_takes_an_id_for_a_common_one_by_the_chance_that_is_stated():
-    """Each place compares 64 bits that are random but for common ids, and then 96 bits of a function of them."""
+    """Each place compares 64 bits, which are random except for common ids, and then 96 bits of a function of them."""
     for ids in SIZES:
         for programmed in (1, ids, MOST):
             if programmed < ids:
@@ -75,18 +77,20 @@ def log_choose(n, k):
 
 
 def log_onto(ids, bins):
-    """Logarithm of the number of ways to put ids into bins so that each holds two or more: by the recurrence on the last bin."""
+    """Return the logarithm of the number of ways to put ids into bins so that each holds two or more, by the recurrence on the
+    last bin.
+    """
     ways = [[0] * (ids + 1) for _ in range(bins + 1)]
     ways[0][0] = 1
     for b, i in product(range(1, bins + 1), range(1, ids + 1)):
-        # The last id stands with others in its bin, or with exactly one.
+        # The last id shares its bin with several others, or with exactly one.
         ways[b][i] = b * ways[b][i - 1] + (b * (i - 1) * ways[b - 1][i - 2] if i >= 2 else 0)
     return log(ways[bins][ids]) if ways[bins][ids] else -np.inf
 
 
 @pytest.mark.parametrize("ids", [4, 10, 50, 300, 1000, 3000, 10_000, 2**20, 10**7])
 def test_small_sets_find_bins(ids):
-    """Sets of up to 24 ids with one bin fewer than they are, each bin wanted twice: every smallest obstacle is one."""
+    """Sets of up to 24 ids with one bin fewer than ids, and two ids for each bin: every smallest obstacle is one of these."""
     per_region, total = bins_per_region(ids), 0.0
     onto = {(s, b): log_onto(s, b) for s in range(4, min(ids, 24) + 1) for b in range(1, s)}
     for s in range(4, min(ids, 24) + 1):
@@ -101,7 +105,7 @@ def test_small_sets_find_bins(ids):
 
 
 def test_no_table_of_many_is_missing():
-    """600 tables, of few ids, where large obstacles would be likeliest: none is missing."""
+    """600 tables of few ids, where large obstacles would be most likely. None is missing."""
     generator = np.random.default_rng(1)
     for ids in (200, 600, 2000):
         per_region = bins_per_region(ids)

@@ -1,4 +1,4 @@
-"""Each part of the oblivious pseudorandom function against a slow reference of its own."""
+"""Compare each part of the oblivious pseudorandom function with a slow reference."""
 
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -68,7 +68,7 @@ def test_transfers_refuse_what_is_no_element(element):
 
 
 def test_a_receiver_that_cancels_a_mask_learns_no_seed_of_a_known_element():
-    """Whoever sends r0 = -H(r1) makes the shared element the identity, which is refused: its seed would be known to all."""
+    """A sender of r0 = -H(r1) makes the shared element the identity. That is refused, because everybody would know its seed."""
     from tallystick.alignment.group import subtract
     from tallystick.alignment.oprf.base_transfers import _masks
 
@@ -142,7 +142,7 @@ def test_four_ids_in_three_bins_have_no_table():
 
 
 def bit_by_bit(seeds, row):
-    """Row ``row`` of the seeds' streams as a list of bits: the reference for streams and turning."""
+    """Return row ``row`` of the seeds' streams as a list of bits: the reference for streams and for transposing."""
     bits = []
     for seed in seeds:
         stream = Cipher(algorithms.AES(seed.tobytes()), modes.CTR(bytes(16))).encryptor().update(bytes(row // 8 + 1))

@@ -1,4 +1,4 @@
-"""The network of switches against permutations done directly."""
+"""Compare the network of switches with direct permutations."""
 
 from itertools import permutations, product
 
@@ -47,7 +47,7 @@ def test_any_size_permutes_in_random_orders(least, seed):
 
 @pytest.mark.parametrize("width", range(1, WIDEST + 1))
 def test_comparisons_sort(width):
-    """By the zero-one principle: a network of comparisons that sorts all zeros and ones sorts everything."""
+    """By the zero-one principle a network of comparisons that sorts all zeros and ones sorts everything."""
     for values in product((0, 1), repeat=width):
         row = list(values)
         for first, second in comparisons(width):

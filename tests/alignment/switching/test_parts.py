@@ -1,4 +1,4 @@
-"""Each part of oblivious switching against a slow reference of its own, and against peers that deviate."""
+"""Compare each part of oblivious switching with a slow reference, and test it against peers that deviate."""
 
 import itertools
 
@@ -36,7 +36,7 @@ SALT = b"s" * 32
 
 
 def TOLD(more):
-    """Nobody is told."""
+    """Report progress to nobody."""
 
 
 def random_words(seed, *shape):
@@ -48,7 +48,7 @@ def random_bytes(seed, *shape):
 
 
 def both(first, second, *, first_wrap=lambda channel: channel, second_wrap=lambda channel: channel):
-    """Run both roles, each of which tells the other where it fails; gives what each returned or raised."""
+    """Run both roles, each of which tells the other where it fails. Return what each returned or raised."""
 
     def told(role, channel):
         with notify_peers([channel]):
@@ -59,7 +59,7 @@ def both(first, second, *, first_wrap=lambda channel: channel, second_wrap=lambd
 
 
 def transfers(seed=2):
-    """A receiver and a sender whose seeds are those that the base transfers give."""
+    """Return a receiver and a sender with the seeds that the base transfers give."""
     generator = np.random.default_rng(seed)
     seeds = generator.integers(0, 256, (GROUPS, LEAVES, 16), dtype=np.uint8)
     place_T = generator.random(4 * GROUPS) < 0.5
@@ -201,7 +201,7 @@ def test_a_store_that_is_sent_is_right_and_hides_which_slots_its_keys_need():
         seed, slots_M1 = programmed._stored(values, points, shape, rng=RNG)
         assert np.array_equal(looked_up(slots_M1, probes(points, shape, seed=seed), shape)[:, 0], values)
         slots.append(slots_M1[:, 0])
-    # A slot that no key needs is 0 in a store that does not hide them; here none is, but for a chance below 2^-48.
+    # A slot that no key needs is 0 in a store that does not hide them; here none is 0, except with a chance below 2^-48.
     assert np.all(slots)
     assert fair(np.array(slots))
     few, _ = programmed._stored(values[:1], points[:1], shape, rng=RNG)
@@ -323,7 +323,7 @@ def test_lists_of_the_wrong_size_or_kind_are_refused_and_the_peer_is_named(liste
 
 
 class Replacing:
-    """A channel of a party that follows the protocol but for one message, in place of which it sends another."""
+    """A channel of a party that follows the protocol except that it replaces one message."""
 
     def __init__(self, channel, other):
         self._channel, self.peer, self.receive, self._other = channel, channel.peer, channel.receive, other
