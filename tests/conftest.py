@@ -1,4 +1,4 @@
-"""Fixtures that several folders share, and how the tests are run: side by side, and in which order."""
+"""Fixtures that several folders share, and the order in which tests run side by side."""
 
 import atexit
 import gc
@@ -16,10 +16,10 @@ from hypothesis import settings
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error
 settings.register_profile("tallystick", settings.get_profile("random"), derandomize=True)  # the same examples in every run
-settings.register_profile("short lane", settings.get_profile("tallystick"), max_examples=15)  # where a test states no number
+settings.register_profile("short lane", settings.get_profile("tallystick"), max_examples=15)  # if a test states no number
 settings.load_profile("tallystick")
 
-gc.disable()  # until all tests are known: what modules and tests bring stays
+gc.disable()  # until all tests are known, because what modules and tests create stays
 
 BY_THE_CLOCK = (
     *("tests/job/test_crashes.py", "robustness/tests/", "tests/demo/", "tests/job/test_hostile_messages.py"),
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Begin to look for garbage, not among the million objects that stay, and not after each 700 new ones."""
+    """Begin to collect garbage now, without the million objects that stay, and not after each 700 new ones."""
     from tiny import leave_files_to_the_kernel, remember_libraries, remember_products
 
     leave_files_to_the_kernel()
@@ -78,12 +78,12 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
-    atexit.register(gc.unfreeze)  # DuckDB writes to standard error what of its own is not collected
+    atexit.register(gc.unfreeze)  # DuckDB writes to standard error which of its objects were not collected
 
 
 @pytest.fixture(autouse=True)
 def _seeded_system(request, monkeypatch):
-    """What draws from the operating system in the test's process draws from seeded streams: the test ends alike in every run.
+    """Draws from the operating system in the test's process come from seeded streams, so the test ends alike in every run.
 
     A test of the source itself is marked ``unseeded`` and states its chance of failing.
     """
@@ -92,12 +92,13 @@ def _seeded_system(request, monkeypatch):
         from tiny import seed_system
 
         seed_system(monkeypatch)
-        torch.default_generator.manual_seed(0)  # torch.manual_seed notes the whole stack for each kind of accelerator, each time
+        # torch.manual_seed records the whole stack for each kind of accelerator, each time
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture
 def lay_out_job(tmp_path):
-    """Lay out jobs: lay_out_job(parties=("bank", "shop"), rows=300, **changes of the contract); ends all processes."""
+    """Lay out jobs: lay_out_job(parties=("bank", "shop"), rows=300, **changes of the contract). End all processes."""
     from tiny import contract_values, lay_out
 
     jobs = []

@@ -1,4 +1,4 @@
-"""The tests' row per defence: its keys, as a contract gives them; more than one where they choose between ways to work."""
+"""The tests' row per defence: its keys, as a contract gives them, with several rows if they choose between modes."""
 
 from typing import Any
 

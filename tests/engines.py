@@ -1,10 +1,10 @@
-"""Engines that begin no process."""
+"""Engines that start no process."""
 
 import importlib
 
 
 class InThisProcess:
-    """Its one worker is this process, which prepares the work as one does; ``began`` counts its tasks."""
+    """Its one worker is this process, which prepares the work as a worker does; ``began`` counts its tasks."""
 
     workers = 1
 

@@ -1,4 +1,4 @@
-"""A page of HTML, taken apart."""
+"""Parse a page of HTML."""
 
 from html.parser import HTMLParser
 from typing import Any

@@ -2,7 +2,7 @@
 
 
 class Listening:
-    """Around one end of a channel."""
+    """Wraps one end of a channel."""
 
     def __init__(self, channel):
         self._channel, self.sent, self.received = channel, [], []

@@ -18,7 +18,7 @@ def epsilon_lower_bound(one, other, delta=0.0):
 
 
 def epsilon_lower_bound_of_outcomes(one, other):
-    """The same by the best set of outcomes, which are small whole numbers."""
+    """Do the same by the best set of outcomes, which are small whole numbers."""
     half, outcomes = len(one) // 2, int(max(one.max(), other.max())) + 1
     p, q = (np.bincount(sample[:half], minlength=outcomes) for sample in (one, other))
     order = np.argsort(-(p + 1) / (q + 1))

@@ -1,4 +1,4 @@
-"""The clock of a machine may be set at any time: it dates what is written down, and nothing is waited for or counted by it."""
+"""The clock of a machine may be set at any time: it dates what is written, and nothing waits or counts by it."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ COUNTS = {"network/certificates.py": 3, "tallystick_experiments/speed/table.py":
 
 
 def modules(words: str) -> Iterator[tuple[str, ast.AST]]:
-    """Give each module with one of these words: no other can do what is looked for, and to parse them all takes seconds."""
+    """Return the modules with one of these words: no other can have what is looked for, and parsing them all takes seconds."""
     for source in SOURCES:
         for path in sorted(source.rglob("*.py")):
             if re.search(words, text := path.read_text(encoding="utf-8")):
@@ -50,7 +50,9 @@ def modules(words: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def readings(tree: ast.AST) -> list[str]:
-    """Readings of the clock that can be set, as calls or as functions that are handed on; formatting a given time is none."""
+    """Find readings of the clock that can be set, as calls or as functions that are passed on. Formatting a given time
+    is none.
+    """
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -85,7 +87,7 @@ def test_a_reading_is_found_however_it_is_written(code, found):
 
 
 def test_no_file_is_older_or_younger_than_another_by_the_clock():
-    """Whether a file has changed is told by a time that differs: one that was set back is not earlier."""
+    """A changed file is recognised by a different time, because a clock that was set back gives no earlier one."""
     ordered = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
     for name, tree in modules("st_mtime"):
         for node in ast.walk(tree):

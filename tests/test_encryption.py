@@ -1,4 +1,4 @@
-"""Encrypted files: what a foreign reading of the format gives, what is noticed, and what a key says of itself."""
+"""Encrypted files: a foreign reader of the format, what is detected, and what a key says about itself."""
 
 import itertools
 import re

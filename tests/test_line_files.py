@@ -1,4 +1,6 @@
-"""Files that grow by lines: what was added comes back, also after a kill; if encrypted, no line is changed or moved unnoticed."""
+"""Files that grow by lines: added lines are read again, also after a kill; in an encrypted file every change or move is
+detected.
+"""
 
 import os
 
@@ -19,7 +21,7 @@ def origin(folder, key=KEY):
 
 
 def grown(path, lines, *, key=KEY):
-    """The file with these lines more, and what stood in it before."""
+    """Add these lines to the file, and return what it had before."""
     before = []
     file = LineFile(path, origin=origin(path.parent, key), each=before.append)
     for line in lines:

@@ -1,4 +1,4 @@
-"""What is left of memory, by files as Linux writes them."""
+"""Free memory, according to files as Linux writes them."""
 
 import os
 import resource

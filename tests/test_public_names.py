@@ -1,4 +1,4 @@
-"""The public names: loaded when used, and not before; a command loads what it needs; the reference is up to date."""
+"""The public names are loaded when used, a command loads what it needs, and the reference is up to date."""
 
 import ast
 import importlib.util
@@ -22,7 +22,7 @@ HEAVY = {"torch", "scipy", "polars", "pyarrow", "numpy", "pandas", "sklearn", "d
 
 
 def loaded_after(script, folder):
-    """The heavy libraries that a fresh interpreter has loaded after a script."""
+    """Return the heavy libraries that a fresh interpreter has loaded after a script."""
     listed = f"\nimport json, sys\nprint(json.dumps(sorted({HEAVY!r} & set(sys.modules))))"
     done = subprocess.run([sys.executable, "-c", script + listed], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
@@ -88,7 +88,7 @@ assert not {"scipy.stats", "torch._dynamo", "sympy"} & set(sys.modules)
 @pytest.mark.long
 def test_a_party_trains_without_the_slowest_parts_of_scipy_and_torch_and_the_list_of_libraries_catches_the_others(tmp_path):
     # scipy.stats takes a party's process 24 MiB and some time, for quantiles that scipy.special has, and ranks that polars has.
-    # PyTorch's compiler takes a second, for optimizers that do without, and its algebra a third of one, for gradients that do.
+    # PyTorch's compiler takes a second, for optimizers that do without it, and its algebra a third of one, for gradients that do.
     assert {"numpy", "polars", "torch"} <= set(loaded_after(TRAINING, tmp_path))
 
 
@@ -116,7 +116,7 @@ def test_every_public_name_is_where_types_say_it_is():
     for name in tallystick.__all__:
         assert getattr(tallystick, name) is not None
         assert name in dir(tallystick)
-    for name in ("simulate", "run", "predict"):  # no module of the package takes a function's name
+    for name in ("simulate", "run", "predict"):  # no module of the package shadows a function's name
         assert callable(getattr(tallystick, name))
 
 
@@ -147,7 +147,7 @@ PACKAGES = [
 
 
 def public_names():
-    """Where each public class and function of the three packages is defined."""
+    """Return where each public class and function of the three packages is defined."""
     where: dict[str, set[str]] = {}
     for package in (Path(tallystick.__file__).parent, *PACKAGES):
         for path in sorted(package.rglob("*.py")):
@@ -169,7 +169,7 @@ def test_no_public_name_stands_twice_with_two_meanings():
 
 
 def both(job, work):
-    """Do a party's work for both at once, in threads of one process that meet over TLS; gives what each returned."""
+    """Do a party's work for both at the same time, in threads of one process that meet over TLS. Return what each returned."""
     found = {}
 
     def one(party):
@@ -185,7 +185,7 @@ def both(job, work):
 
 @pytest.fixture
 def own_threads():
-    """PyTorch's threads are the process's: two parties that are threads of it put back each other's."""
+    """PyTorch's threads belong to the process: two parties that are threads of it restore each other's."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Nothing of which our pages say that it was read is a default, an example, a template or a first choice."""
+"""No default, example, template or first choice is something that our pages say was read."""
 
 from pathlib import Path
 from typing import get_args
@@ -27,14 +27,14 @@ PAGES = [
 
 
 def unsafe_in(contract: Contract) -> list[str]:
-    """What a contract names of which our pages say that it was read."""
+    """Return what a contract names that, according to our pages, was read."""
     names = [entry.defense.method for entry in contract.defense if entry.defense.method in UNSAFE_DEFENSES]
     strategies = (label_strategy(contract.union.labels)[0], feature_strategy(contract.union.features)[0])
     return names + [imputer.name for imputer in strategies if imputer.reader]
 
 
 def test_the_facts_name_what_is_known_to_be_read() -> None:
-    """Of each kind something is safe to recommend, and something is not: the tests below can fail."""
+    """Each kind has something safe to recommend, and something that is not, so the tests below can fail."""
     for table in (LABEL_IMPUTERS, FEATURE_IMPUTERS):
         assert {bool(imputer.reader) for imputer in table.values()} == {True, False}
     assert 0 < len(UNSAFE_DEFENSES) < len(DEFENSES)

@@ -1,4 +1,4 @@
-"""Files: whole or not at all, sealed, for their owner alone, and held by one process."""
+"""Files are complete or absent, sealed, for their owner alone, and held by one process."""
 
 import os
 import random

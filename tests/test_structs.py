@@ -1,4 +1,4 @@
-"""Several threads may decode a type for the first time at once: a process of its own, since msgspec alone crashes in most."""
+"""Several threads may decode a type for the first time at once. A separate process, because msgspec alone crashes in most."""
 
 import subprocess
 import sys

@@ -46,12 +46,12 @@ from tallystick.network.addresses import free_port
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
 
-PATIENCE_S = 240  # a hang, on a machine that is very busy
+PATIENCE_S = 240  # a hang, even on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
 
 
 def tables(parties, *, rows, seed=1, target="binary"):
-    """One table per party, with about nine tenths of the ids in common; the label depends on all parties' columns."""
+    """Make one table per party, with about nine tenths of the ids in common. The label depends on all parties' columns."""
     rng = np.random.default_rng(seed)
     label = parties[0]
     signal = rng.normal(size=(rows, len(parties)))
@@ -80,7 +80,7 @@ def tables(parties, *, rows, seed=1, target="binary"):
 
 
 def columns(parties):
-    """What each party's file says of its columns."""
+    """Return what each party's file says of its columns."""
     features = {"numeric": ["x", "noise"], "categorical": ["kind"]}
     return {
         name: {"keys": {"id": "id"}, "features": features, **({"label": "y"} if name == parties[0] else {})} for name in parties
@@ -88,10 +88,10 @@ def columns(parties):
 
 
 def contract_values(parties, **changes):
-    """A contract for a small, quick job; nested keys are given with a double underscore: training__epochs=3.
+    """Return a contract for a small, quick job; nested keys are given with a double underscore: training__epochs=3.
 
-    No model is trained on the label party's columns alone, weights are compared once an epoch, and no column is measured: a test
-    of these says so.
+    No model is trained on the label party's columns alone, weights are compared once an epoch, and no column is measured. A test
+    of these asks for them.
     """
     values = {
         "version": 1,
@@ -127,24 +127,24 @@ _PROCESSES.set_forkserver_preload(["tallystick_robustness.preloaded"])
 
 
 class _LeftToTheKernel(sqlite3.Connection):
-    """A database that waits for no disk."""
+    """A database that does not wait for a disk."""
 
     def execute(self, statement, *values):
         return super().execute("PRAGMA synchronous=OFF" if statement == "PRAGMA synchronous=EXTRA" else statement, *values)
 
 
 def leave_files_to_the_kernel():
-    """Have this process wait for no disk: a killed process leaves to the kernel what it wrote, and no test cuts the power.
+    """Make this process wait for no disk: after a kill the kernel still writes what it has, and no test cuts the power.
 
-    A job writes some fifty files, each with two waits. What is waited for, and in which order, is for tests/test_storage.py. A
+    A job writes some fifty files, each with two waits; tests/test_storage.py tests what is waited for, and in which order. A
     ledger's database waits several times for each release.
     """
-    os.fsync = os.fstat  # which raises, too, where there is no such file
+    os.fsync = os.fstat  # which also raises if there is no such file
     sqlite3.connect = partial(sqlite3.dbapi2.connect, factory=_LeftToTheKernel)
 
 
 def seed_system(monkeypatch, seed=0):
-    """Seed what jobs in threads take from the operating system: a stream per thread, hence per party."""
+    """Seed what jobs in threads take from the operating system, with a stream per thread, hence per party."""
     streams = {}
 
     def draw(count):
@@ -159,7 +159,7 @@ def seed_system(monkeypatch, seed=0):
 
 
 def short_trainings(patch):
-    """Attacks that train a model take a few steps: for tests of what an audit says, not of how well an attack reads."""
+    """Let attacks that train a model take a few steps, for tests of what an audit says, and not of how well an attack reads."""
     for row in (*LABEL_INFERENCE_ATTACKS.values(), *FEATURE_INFERENCE_ATTACKS.values()):
         for attack in (row.attack, *getattr(row.attack, "parts", ())):
             if vars(attack).get("steps", 0) > 20:
@@ -167,7 +167,7 @@ def short_trainings(patch):
 
 
 def short_unions(patch):
-    """Have a union learn the labels that it draws, and the discriminator of its audit, in few steps, and draw few replicates."""
+    """Let a union learn the labels that it draws, and its audit's discriminator, in few steps, and draw few replicates."""
     for attack in (attack for table in MEMBERSHIP_ATTACKS.values() for attack in table.values()):
         if vars(attack).get("steps", 0) > 20:
             patch.setitem(vars(attack), "steps", 20)
@@ -176,7 +176,7 @@ def short_unions(patch):
 
 
 def few_places(patch, most=60):
-    """Attacks on links look for so many places of a sample: for tests of what a job says of its links."""
+    """Let attacks on links look for a few places of a sample, for tests of what a job says of its links."""
     for row in LINKAGE_ATTACKS.values():
         for bound in {"positions", "numbers"} & set(vars(row.attack)):
             patch.setitem(vars(row.attack), bound, most)
@@ -185,7 +185,7 @@ def few_places(patch, most=60):
 
 
 def _remembered(work, most):
-    """Work on group elements, with its last results kept: ``most`` of them."""
+    """Wrap work on group elements so that its last results, ``most`` of them, are kept."""
     known = {}
 
     def key_of(argument):
@@ -214,13 +214,15 @@ _REMEMBERED = [
 
 
 def remember_products():
-    """Have alignments remember what they make of group elements: seeded streams and the same ids make the same in many tests."""
+    """Let alignments remember products of group elements: with seeded streams and the same ids many tests make the same."""
     for module, name, remembered in _REMEMBERED:
         setattr(module, name, remembered)
 
 
 def remember_libraries():
-    """Look for libraries of linear algebra only where a module was loaded since: each job sets their threads, and would look."""
+    """Look for libraries of linear algebra only after a module was loaded, because each job sets their threads, and
+    would look.
+    """
     look, known = ThreadpoolController._load_libraries, {}
 
     def load(controller):
@@ -236,18 +238,18 @@ def remember_libraries():
 
 
 def one_draw_of_known_rows(patch):
-    """Have attacks on columns know one draw of rows, not three: for tests of what an audit says."""
+    """Let attacks on columns know one draw of rows instead of three, for tests of what an audit says."""
     patch.setitem(draws_of_known.__kwdefaults__, "draws", 1)
 
 
 def few_column_attacks(patch):
-    """Leave a feature party's audit the quick attacks: for tests of labels, to which the others bring nothing but time."""
+    """Leave a feature party's audit the quick attacks, for tests of labels, which the others only make slower."""
     quick = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.quick}
     patch.setattr(audit_of_columns, "FEATURE_INFERENCE_ATTACKS", quick)
 
 
 def _command(arguments, folder, out, err, bucket_ids, before=None):
-    """The tallystick command in a process of its own, with these ends of pipes as standard output and error."""
+    """Run the tallystick command in a separate process, with these ends of pipes as standard output and error."""
     if before is not None:
         before()
     if bucket_ids is not None:
@@ -273,7 +275,9 @@ def _program(text, arguments, out):
 
 
 def said_by(text, *arguments):
-    """What a program prints in a process that finds the library loaded, which takes longer than most programs; a hang fails."""
+    """Return what a program prints in a process that has the library loaded, because loading takes longer than most programs. A
+    hang fails.
+    """
     out, out_end = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(target=_program, args=(text, arguments, out_end))
     process.start()
@@ -330,7 +334,7 @@ class Command:
             self.out = text.read()
 
     def wait_for(self, matches, timeout=PATIENCE_S):
-        """Wait until an event matches; fails if the process ends or is silent before."""
+        """Wait until an event matches. Fail if the process ends or is silent before."""
 
         def seen():
             return next((event for event in self.events if "ended" in event or matches(event)), None)
@@ -345,7 +349,7 @@ class Command:
         return self.wait_for(lambda event: event.get("phase") == name, timeout)
 
     def end(self, timeout=PATIENCE_S):
-        """Wait for the end; gives the exit code."""
+        """Wait for the end. Return the exit code."""
         self.process.join(timeout)
         ended = self.process.exitcode is not None
         if not ended:
@@ -361,12 +365,12 @@ class Command:
 
     @property
     def error(self):
-        """The last line it said on standard error."""
+        """Return the last line of standard error."""
         return self.said[-1] if self.said else ""
 
     @property
     def found(self):
-        """The JSON object that is the last line of its output."""
+        """Return the JSON object that is the last line of its output."""
         return json.loads(self.out.splitlines()[-1])
 
     def close(self):
@@ -380,7 +384,7 @@ class Command:
 class OnDisk:
     """A job laid out on disk: a home per party, with its table, certificates, party file and contract.
 
-    ``before`` is called first in each of its processes that is not given another.
+    ``before`` is called first in each of its processes that has none of its own.
     """
 
     root: Path
@@ -393,7 +397,7 @@ class OnDisk:
         return self.root / party
 
     def change(self, party, file="party.yaml", **changes):
-        """Change keys of one party's file; None removes. Beside a cap stands the ledger that lies there."""
+        """Change keys of one party's file; None removes one. A cap gets the ledger that is there."""
         path = self.home(party) / file
         values = yaml.safe_load(path.read_text())
         if "cap" in (privacy := changes.get("privacy") or {}):
@@ -422,29 +426,29 @@ class OnDisk:
         return {name: self.start(name, command, *arguments) for name in self.parties}
 
     def run_all(self, command="run", *arguments):
-        """Run all parties to their end; fails unless each exits with 0."""
+        """Run all parties to their end. Fail unless each exits with 0."""
         running = self.start_all(command, *arguments)
         for name, party in running.items():
             assert party.end() == 0, f"{name}: {party.said}"
         return running
 
     def runs(self, party):
-        """The run folders, oldest first."""
+        """Return the run folders, oldest first."""
         return sorted((self.home(party) / "runs").glob("*-*"), key=lambda path: int(path.name.rpartition("-")[2]))
 
     def models(self, party):
-        """Weights of the trained models, one per run folder that has one, oldest first."""
+        """Return the weights of the trained models, one per run folder that has one, oldest first."""
         return [weights(path / "model.safetensors") for path in self.runs(party) if (path / "model.safetensors").exists()]
 
 
 def weights(path):
-    """The bits of a file's tensors, without its seal, which says of which run they are."""
+    """Return the bits of a file's tensors, without its seal, which says of which run they are."""
     return save(load_file(path))
 
 
 def lay_out(root, parties, contract, frames=None, *, rows=300):
     frames = frames or tables(parties, rows=rows)
-    if not contract.get("defense") and contract["alignment"]["method"] != "union":  # else no two jobs have the same weights
+    if not contract.get("defense") and contract["alignment"]["method"] != "union":  # otherwise no two jobs have the same weights
         contract = contract | {"training": {"starts": "public"} | contract["training"]}
     address = f"127.0.0.1:{free_port()}"
     label = parties[0]
@@ -463,12 +467,12 @@ def lay_out(root, parties, contract, frames=None, *, rows=300):
 
 
 def files_of(job, name):
-    """A party's contract and its own file, read."""
+    """Read a party's contract and its own file."""
     return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
 
 
 def of_each(parties, work):
-    """What each party's call gives, a thread each, or the error that it raises."""
+    """Return what each party's call returns, a thread each, or the error that it raises."""
 
     def one(name):
         try:
@@ -482,7 +486,7 @@ def of_each(parties, work):
 
 
 def within(seconds, condition):
-    """Wait until the condition holds; False if it does not within that time."""
+    """Wait until the condition holds. Return False if it does not within that time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():
@@ -492,7 +496,7 @@ def within(seconds, condition):
 
 
 def error_of(work, *arguments):
-    """The TallystickError that a call raises; fails if it raises none."""
+    """Return the TallystickError that a call raises. Fail if it raises none."""
     try:
         found = work(*arguments)
     except TallystickError as error:

@@ -16,7 +16,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def labels(classes: int = 2, *, seed: int = 5) -> torch.Tensor:
-    """A quarter positive; several classes get shares 3 : 2 : 1 and so on."""
+    """Make labels with a quarter of positives; several classes get shares 3 : 2 : 1 and so on."""
     if classes == 2:
         return (torch.rand(ROWS, generator=generator(seed)) < 0.25).long()
     weight_C = torch.arange(classes, 0, -1).double()
@@ -24,17 +24,17 @@ def labels(classes: int = 2, *, seed: int = 5) -> torch.Tensor:
 
 
 def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epochs: int = EPOCHS, seed: int = 0) -> View:
-    """Class c's gradients lie around ``gap`` (c + 1) on axis c, with noise of deviation 1 that is fresh in every epoch.
+    """Class c's gradients are around ``gap`` (c + 1) on axis c, with noise of deviation 1 that is fresh in every epoch.
 
-    Its embeddings lie around ``gap`` on axis c, with noise that stays; for two classes class 0 lies around 0, and the first axis
-    has by far the greatest spread, so that the spectral attack's score is binormal with that gap. With ``gap`` 0 nothing tells.
+    Its embeddings are around ``gap`` on axis c, with constant noise. With two classes class 0 is around 0, and the first axis has
+    by far the greatest spread, so the spectral attack's score is binormal with that gap. With ``gap`` 0 nothing reveals a label.
     """
     source = generator(seed)
     classes = int(label_N.max()) + 1
     axis_CD = torch.eye(classes, WIDTH)
     quiet_D = torch.full((WIDTH,), 0.2)
     quiet_D[:classes] = 1.0
-    if classes == 2:  # one axis tells, the other is quiet
+    if classes == 2:  # one axis is informative, the other is quiet
         axis_CD, quiet_D[1] = torch.stack([torch.zeros(WIDTH), axis_CD[0]]), 0.2
     kept_ND = torch.randn(len(label_N), WIDTH, generator=source) * quiet_D + gap * axis_CD[label_N]
     towards_CD = torch.eye(classes, WIDTH) * torch.arange(1, classes + 1)[:, None]
@@ -62,7 +62,7 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
 
 
 def noisy_class(label_N: torch.Tensor, *, share: float, epochs: int = 4, seed: int = 0) -> View:
-    """One class of equal means has noise in all directions, the other in half of them; both are as loud where there is most."""
+    """One class of equal means has noise in all directions, the other in half of them. The largest noise is equal."""
     view, source = planted_view(label_N, gap=0.0, epochs=epochs), generator(seed)
     loud_D = torch.where(torch.arange(6) < 3, 10.0, 1.0)
     steps = []
@@ -74,7 +74,7 @@ def noisy_class(label_N: torch.Tensor, *, share: float, epochs: int = 4, seed: i
 
 
 class PlantedModel(torch.nn.Module):
-    """An own model whose embeddings are those of the view, and which can be trained on."""
+    """Make an own model whose embeddings are those of the view, and which can be trained on."""
 
     def __init__(self, kept_ND: torch.Tensor) -> None:
         super().__init__()
@@ -88,13 +88,13 @@ class PlantedModel(torch.nn.Module):
 
 
 def planted_start(classes: int) -> Start:
-    """A linear label model whose gradient under label c points along axis c, as ``planted_view``'s do."""
+    """Make a linear label model whose gradient under label c points along axis c, as those of ``planted_view`` do."""
     axis_CD = torch.eye(classes, WIDTH)
     return lambda cut_BD: cut_BD @ (axis_CD[0] - axis_CD[1])[:, None] if classes == 2 else -cut_BD @ axis_CD.T
 
 
 def audit_by_epoch(view: View, label_N: torch.Tensor, *, clean=None, attacks=None) -> dict[int, dict[str, AttackMetrics]]:
-    """Audit each epoch's steps by themselves."""
+    """Audit each epoch's steps separately."""
     return {
         epoch: evaluate_label_inference(
             view.epoch(epoch),

@@ -1,4 +1,4 @@
-"""Attack metrics against sklearn and theory."""
+"""Compare attack metrics with sklearn and theory."""
 
 from itertools import permutations
 
@@ -87,14 +87,16 @@ def test_order_does_not_matter_and_turning_scores_round_complements(pairs: list[
 
 
 def test_scores_near_one_are_not_squashed() -> None:
-    """Two scores that a sigmoid would both round to 1 stay apart."""
+    """Two scores that a sigmoid would both round to 1 stay different."""
     metrics = evaluated(np.array([0, 1, 0, 1]), np.array([700.0, 701.0, 650.0, 702.0]))
     assert metrics is not None
     assert metrics.auc.mean == 1.0
 
 
 def test_binormal_scores_have_the_auc_of_theory() -> None:
-    """40 batches of 500: the mean AUC has a standard error of about 0.004; four of them, 6e-5 to fail were it not seeded."""
+    """40 batches of 500: the mean AUC has a standard error of about 0.004. Four of them have a chance of 6e-5, but it
+    is seeded.
+    """
     rng = np.random.default_rng(3)
     truth = (rng.random(20_000) < 0.25).astype(int)
     gap = 1.3
@@ -109,7 +111,7 @@ def test_binormal_scores_have_the_auc_of_theory() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("groups", [1, 20])
 def test_intervals_cover(groups: int) -> None:
-    """80 repetitions at a nominal 95 % (percentile bootstrap: a little less); 84 % is more than three deviations below."""
+    """80 repetitions at a nominal 95 % (a percentile bootstrap has a little less); 84 % is more than three deviations below."""
     rng = np.random.default_rng(4)
     gap, covered = 1.0, 0
     for _ in range(80):
@@ -122,7 +124,9 @@ def test_intervals_cover(groups: int) -> None:
 
 
 def over_epochs(rng: np.random.Generator, *, gap: float, rows: int = 300, epochs: int = 3) -> tuple[Scores, torch.Tensor]:
-    """Scores of the same rows in batches of a hundred, epoch after epoch; nine tenths of their variance is the row's own."""
+    """Make scores of the same rows in batches of a hundred, epoch after epoch. Nine tenths of their variance belong to
+    the row.
+    """
     truth_N, stays_N = rng.random(rows) < 0.3, rng.normal(size=rows)
     groups, values = [], []
     for _ in range(epochs):
@@ -146,7 +150,7 @@ def test_intervals_cover_where_the_same_rows_come_again() -> None:
 
 
 def test_the_interval_of_one_group_is_delongs() -> None:
-    """Against the sum over positives and negatives as DeLong et al. (1988) write it; none where all is certain."""
+    """Compared with the sum over positives and negatives of DeLong et al. (1988); 0 if all is certain."""
     rng = np.random.default_rng(9)
     truth = np.arange(60) % 3 == 0
     score = np.round(rng.normal(size=60) + truth, 1)

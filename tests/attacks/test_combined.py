@@ -1,4 +1,4 @@
-"""Several attacks put together: better than each where each errs in its own way, and a guess where all guess."""
+"""Several attacks put together: better than each if their errors differ, and a guess if all guess."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ ONCE = AttackEvaluator(replicates=1)
 
 
 def noisy(seed: int, *, gap: float = 1.5, sign: int = 1) -> Attack:
-    """An attack that was once told every label, through noise of its own: an AUC of Phi(gap / sqrt 2), .856."""
+    """Make an attack that knew every label, through noise of its own: an AUC of Phi(gap / sqrt 2), .856."""
     score_N = sign * (gap * TRUTH + torch.randn(ROWS, generator=generator(100 + seed))).double()
 
     def attack(view: View, *, generator: torch.Generator) -> Scores:
@@ -32,12 +32,12 @@ def combined(*parts: Attack, gap: float = 0.0) -> AttackMetrics:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_together_parts_tell_more_than_each_also_where_one_of_them_is_turned_round(sign: int) -> None:
-    """The sum of five scores of gap 1.5 has gap 3.35 and an AUC of .991, less what is lost in ranks and folds. Seeded."""
+    """The sum of five scores of gap 1.5 has gap 3.35 and an AUC of .991, minus the loss by ranks and folds. Seeded."""
     assert combined(noisy(1, sign=sign), *(noisy(seed) for seed in range(2, 6))).auc.mean > 0.975
 
 
 def test_what_gradients_tell_besides_is_learnt_from_the_surest_rows() -> None:
-    """Two parts together have an AUC of .933; gradients have a gap of 2 in one direction, of .921, and all of it .98."""
+    """Two parts together have an AUC of .933. Gradients have a gap of 2 in one direction, hence .921, and all of it gives .98."""
     alone, beside = combined(noisy(1), noisy(2)), combined(noisy(1), noisy(2), gap=2.0)
     assert alone.auc.mean == pytest.approx(0.933, abs=0.015)
     assert beside.auc.mean > alone.auc.mean + 0.03

@@ -1,4 +1,6 @@
-"""Attacks on columns: each finds what embeddings tell of them, none what they do not; and what cannot be measured is said."""
+"""Attacks on columns: each finds what embeddings show of them, none finds what they do not, and what cannot be measured
+is reported.
+"""
 
 import re
 import subprocess
@@ -49,7 +51,7 @@ WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if no
 
 
 def rebuilt(last_ND, mean_ND, truth, *, looks_NE=None, looks_at_NL=None, own_NA=None, first=None, **how):
-    """What is rebuilt from such embeddings; of the last look alone, if no more are given."""
+    """Return what is rebuilt from such embeddings; only from the last look, if no more are given."""
     looks_NE = last_ND if looks_NE is None else looks_NE
     sent = SentEmbeddings(
         last_BD=last_ND, mean_BD=mean_ND, looks_BE=looks_NE, looks_at_BL=looks_at_NL, own_BA=own_NA, first=first
@@ -73,14 +75,14 @@ def columns(rows=ROWS, *, categories=3):
 
 
 def planted(truth, *, bent=False):
-    """Embeddings that are a map of all columns, linear or bent, eight wide."""
+    """Make embeddings that are a map of all columns, linear or bent, eight wide."""
     x_NT = torch.cat([truth.numeric_NF, one_hot(truth.categorical_NG[:, 0], truth.categories[0]).float()], dim=1)
     z_ND = x_NT @ drawn(x_NT.shape[1], 8, seed=1)
     return torch.tanh(z_ND) if bent else z_ND
 
 
 PLAIN = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "ridge-looks", "kernel")}
-"""Those that take no time, for what does not depend on which attack it is."""
+"""Take those that need no time, for tests that do not depend on the attack."""
 
 
 def one_attack(name, **changes):
@@ -89,7 +91,7 @@ def one_attack(name, **changes):
 
 @pytest.mark.long
 def test_attacks_as_tasks_find_the_same_to_the_last_bit(monkeypatch):
-    """In another order, too, for each draws by a seed of its own."""
+    """The order does not matter, because each draws with its own seed."""
     monkeypatch.setattr(tasks, "WORTH_CELLS", 0)
     short_trainings(monkeypatch)
     truth = columns(300)
@@ -106,7 +108,7 @@ def test_attacks_as_tasks_find_the_same_to_the_last_bit(monkeypatch):
 
 
 def test_a_worker_reads_shuffled_columns_as_this_process_does(monkeypatch):
-    """It was not told over how many shuffles a change was averaged, and took most of what it read for noise."""
+    """The attack was not told over how many shuffles a change was averaged, and took most of its signal for noise."""
     monkeypatch.setattr(tasks, "WORTH_CELLS", 0)
     truth, weight_FD = columns(100), drawn(3, 8, seed=2)
     z_ND, noise_NF = truth.numeric_NF @ weight_FD, drawn(100, 3, seed=5) / 20**0.5
@@ -125,7 +127,7 @@ def test_a_worker_reads_shuffled_columns_as_this_process_does(monkeypatch):
 
 @pytest.mark.parametrize("name", but_costly(WITH_KNOWN_ROWS, ["weighted-mean"]))
 def test_each_attack_rebuilds_planted_columns(name):
-    """With 200 known rows all of a linear map comes back to all attacks; seeded."""
+    """With 200 known rows all attacks rebuild all of a linear map; seeded."""
     truth = columns()
     z_ND = planted(truth)
     found = rebuilt(z_ND, z_ND, truth, own_NA=drawn(ROWS, 2, seed=8), attacks=one_attack(name), known=(200,))
@@ -137,7 +139,7 @@ def test_each_attack_rebuilds_planted_columns(name):
 
 @pytest.mark.parametrize("name", ["ridge", "kernel", "course", "network", "surrogate"])
 def test_a_rare_category_that_is_ranked_and_never_guessed_is_found(name):
-    """2.8 % yes: whoever guesses "no" is right in 97 of 100, and the rows at the top of the ranking hold the yes. Seeded."""
+    """2.8 % yes: a guess of "no" is right in 97 of 100, and the rows at the top of the ranking contain the yes. Seeded."""
     rows = 3000
     code_N = (torch.rand(rows, generator=torch.Generator().manual_seed(1)) < 0.028).long()
     z_ND = drawn(rows, 4, seed=2) + 1.2 * code_N[:, None]
@@ -152,7 +154,7 @@ def test_a_rare_category_that_is_ranked_and_never_guessed_is_found(name):
 
 
 def test_the_best_ranked_category_is_the_one_that_counting_pairs_finds():
-    """Of all pairs with one row of the category an equal score counts half; rows that are not judged do not count. Seeded."""
+    """Of all pairs with one row of the category an equal score counts half. Rows that are not judged do not count. Seeded."""
     rows, judged_N = 400, torch.arange(0, 400, 2)
     code_N = torch.randint(5, (rows,), generator=torch.Generator().manual_seed(1))
     score_NC = (drawn(rows, 6, seed=2).double() + one_hot(code_N, 6) * torch.arange(6)).round()
@@ -178,7 +180,7 @@ def test_the_best_ranked_category_is_the_one_that_counting_pairs_finds():
 
 
 def test_many_rare_categories_that_nothing_tells_are_a_guess():
-    """The best of 60 categories is ranked well by luck; that is accounted for. Seeded."""
+    """The best of 60 categories is ranked well by luck, which is taken into account. Seeded."""
     rows = 1500
     code_N = torch.randint(60, (rows,), generator=torch.Generator().manual_seed(3))
     truth = ColumnValues(
@@ -189,7 +191,7 @@ def test_many_rare_categories_that_nothing_tells_are_a_guess():
 
 
 def test_a_mean_of_attacks_leans_on_those_that_guess_known_rows_well():
-    """Half of the parts read noise and have next to no weight; two that err differently do better than either. Seeded."""
+    """Half of the parts read noise and get nearly no weight. Two whose errors differ do better than either. Seeded."""
     truth = columns()
     z_ND = planted(truth)
     noisy = [z_ND + 2.0 * drawn(*z_ND.shape, seed=seed) for seed in (11, 12)]
@@ -231,7 +233,7 @@ def test_shuffled_columns_need_to_have_crossed():
 
 @pytest.mark.parametrize("width", [16, 128])
 def test_a_shuffled_column_is_turned_upward_whether_rows_are_fewer_than_the_cut_is_wide(width):
-    """Of fewer rows than numbers a change and its opposite had the same component, and columns came out upside down."""
+    """With fewer rows than numbers a change and its opposite had the same component, and columns came out with the wrong sign."""
     numeric_NF, weight_FD = drawn(60, 3, seed=1), drawn(3, width, seed=2)
     truth = ColumnValues(
         numeric_NF=numeric_NF,
@@ -269,7 +271,7 @@ def test_no_attack_rebuilds_what_is_not_there(name):
 
 
 def test_luck_is_what_the_best_of_many_reaches_where_nothing_is_to_be_found():
-    """Of 100 audits of few rows 1 is to find more than luck somewhere; 5 do with a chance of 1 in 300. Seeded."""
+    """Of 100 audits of few rows 1 should find more than luck somewhere; 5 do with a chance of 1 in 300. Seeded."""
     attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if name in ("ridge", "kernel", "course")}
     lucky = beyond = 0
     for seed in range(100):
@@ -300,7 +302,7 @@ def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
 
 
 def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_side():
-    """Four epochs of a cut two wide: each shows two directions of the columns, all together every one. Seeded."""
+    """Four epochs of a cut two wide: each shows two directions of the columns, and all together every one. Seeded."""
     truth = columns()
     looks = [truth.numeric_NF @ drawn(3, 2, seed=seed) for seed in range(4)]
     found = rebuilt(
@@ -311,7 +313,7 @@ def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_si
 
 
 def moving(truth, *, epochs=4, steps=20, seed=10):
-    """Looks of a cut two wide whose weights move at every step, and the step of each row in each epoch."""
+    """Make looks at a cut two wide whose weights move at every step, and return the step of each row in each epoch."""
     x_NT = torch.cat([truth.numeric_NF, one_hot(truth.categorical_NG[:, 0], truth.categories[0]).float()], dim=1)
     weight_TD = drawn(x_NT.shape[1], 2, seed=seed)
     looks, at = [], []
@@ -327,7 +329,7 @@ def moving(truth, *, epochs=4, steps=20, seed=10):
 
 
 def test_what_moves_between_the_batches_of_an_epoch_is_taken_off():
-    """Each batch meets other weights: who knows which batch a row was in makes good for it, and who does not, cannot. Seeded."""
+    """Each batch has other weights. An attacker who knows the batch of a row can correct for that, others cannot. Seeded."""
     truth = columns(rows=3000)
     looks, at_NL = moving(truth)
     given = {"looks_NE": torch.cat(looks, dim=1), "known": (200,), "draws": 1}
@@ -357,7 +359,7 @@ def test_own_columns_help_whoever_has_them():
 
 
 def test_ridge_is_the_textbooks_with_the_penalty_that_leaving_one_out_prefers():
-    """Against a loop that leaves out one row after the other, in numpy."""
+    """Compared with a loop in numpy that leaves out one row after the other."""
     truth, known_K = columns(300), torch.arange(0, 300, 12)
     z_ND = planted(truth)
     z_ND = z_ND + drawn(300, 8, seed=2)
@@ -508,7 +510,7 @@ def test_shapes_and_counts_that_do_not_fit_are_errors():
 
 @pytest.mark.parametrize(("targets", "own"), [(3, 0), (40, 0), (3, 2), (40, 30)])
 def test_the_surrogates_inverse_is_the_mean_of_a_gaussian_posterior(targets, own):
-    """By covariances of all targets, inverted, where the attack uses matrices as small as they can be."""
+    """By inverted covariances of all targets, where the attack uses the smallest possible matrices."""
     source = torch.Generator().manual_seed(3)
     y_KT, x_KD, own_KA = (torch.randn(25, each, generator=source).double() for each in (targets, 6, own))
     x_KD += y_KT[:, :3] @ torch.randn(3, 6, generator=source).double()
@@ -558,11 +560,13 @@ def test_whoever_knows_more_rows_is_told_no_less_by_the_network():
     assert found.by_attack["network", 1000] > found.by_attack["network", 100]
 
 
-# --- the start known
+# --- the start is known
 
 
 def first_batch(truth, *, secret=False, width=24, hidden=(), rows=64):
-    """A first batch of ``rows``, embedded by a bottom of the public start or another one, and what the attacker takes it for."""
+    """Make a first batch of ``rows``, embedded by a bottom of the public start or another one, and what the attacker
+    takes it for.
+    """
     made = [torch.Generator().manual_seed(seed) for seed in (1, 2 if secret else 1)]
     layers, used = (
         [torch.randn(into, out, generator=each, dtype=torch.float64) for into, out in pairwise((7, *hidden, width))]
@@ -608,7 +612,7 @@ def test_behind_a_secret_start_no_column_comes_out_of_the_first_batch():
 
 
 def test_a_narrow_cut_leaves_open_what_the_mean_then_settles():
-    """Two units of seven unknowns: the solution explains what was sent, and is no larger than it has to be."""
+    """Two units of seven unknowns: the solution explains what was sent, and is the smallest one."""
     truth = columns()
     _, first = first_batch(truth, width=2)
     value_BT = solved(first)
@@ -618,7 +622,7 @@ def test_a_narrow_cut_leaves_open_what_the_mean_then_settles():
 
 
 def distributed(*, told: bool, rows: int = 3000) -> tuple[torch.Tensor, ColumnValues]:
-    """Skewed, two-humped and binary columns that hang together, and embeddings of a random layer of them, or of noise. Seeded."""
+    """Make dependent columns, skewed, two-humped and binary, and embeddings of a random layer of them, or of noise. Seeded."""
     rng = np.random.default_rng(5)
     common = rng.exponential(size=rows)
     first = np.exp(0.5 * rng.normal(size=rows)) + 0.3 * common
@@ -638,7 +642,7 @@ def distributed(*, told: bool, rows: int = 3000) -> tuple[torch.Tensor, ColumnVa
 
 
 def few_rounds(monkeypatch):
-    """In three rounds of eight the simulator reads what is planted here."""
+    """In three rounds of eight the simulator finds what is planted here."""
     monkeypatch.setitem(vars(FEATURE_INFERENCE_ATTACKS["simulator"].attack), "rounds", 3)
 
 
@@ -658,10 +662,10 @@ def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_
 
 @pytest.mark.long
 def test_other_peoples_rows_tell_what_distributions_leave_open(monkeypatch) -> None:
-    """Two columns of one distribution, and their maximum: how columns go together says which is which. Seeded.
+    """Two columns of one distribution, and their maximum: their dependence shows which is which.
 
-    Over five draws of the other people it found .28 to .80, .63 on average, where matching marginals has .37: a start that takes
-    one column for the other is not always mended.
+    Seeded. Over five draws of the other people the attack found .28 to .80, .63 on average; matching marginals finds .37. A start
+    that confuses the two columns is not always corrected.
     """
     few_rounds(monkeypatch)
     rng = np.random.default_rng(1)
@@ -745,7 +749,7 @@ def test_marginal_matching_says_what_it_needs() -> None:
 
 
 def test_a_line_is_fitted_by_its_columns_as_by_its_rows():
-    """Columns of zeros beside change no line, and make the Gram matrix of rows the smaller one."""
+    """Additional columns of zeros change no line, and make the Gram matrix of rows the smaller one."""
     x_ND = drawn(300, 6, seed=21).double()
     y_NS = x_ND @ drawn(6, 3, seed=22).double() + drawn(300, 3, seed=23)
     y_KS = y_NS[:200] - y_NS[:200].mean(dim=0)
@@ -783,7 +787,7 @@ def test_larger_components_count_for_more_and_a_kernel_is_a_networks():
 
 
 def test_a_row_is_guessed_by_all_others():
-    """As by a regression without the row, of both signs; columns that tell nothing are best guessed by the mean."""
+    """As by a regression without the row, for both signs. Useless columns are best guessed by the mean."""
     x_ND, noise_NS = drawn(60, 4, seed=24).double(), drawn(60, 2, seed=25).double()
     y_NS = x_ND @ drawn(4, 2, seed=26).double() + 0.1 * noise_NS
     y_NS = y_NS - y_NS.mean(dim=0)

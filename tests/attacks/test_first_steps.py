@@ -1,4 +1,4 @@
-"""Targets that are numbers, read off the first steps: planted, absent, and what is said where nothing can be read."""
+"""Numeric targets, read from the first steps: planted, absent, and what is said if nothing can be read."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ NUMBERS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.num
 
 
 def regression(*, told: bool = True, epochs: int = EPOCHS, seed: int = 0) -> tuple[View, torch.Tensor]:
-    """A model that knows nothing in its first epoch, and after that all but noise; its slope turns with what it predicts.
+    """Make a model that knows nothing in its first epoch, and later all but noise; its slope changes with its prediction.
 
     Half of the target follows from the embeddings. With ``told`` false the gradients are those of other numbers.
     """
@@ -52,7 +52,7 @@ def found(name: str, view: View, target_N: torch.Tensor) -> NumberMetrics:
 
 
 def test_the_rows_of_the_first_steps_are_ranked_and_all_others_by_them() -> None:
-    """Half of the logarithm's variance is in the embeddings: no ranking of these has more than about .7. Seeded."""
+    """Half of the logarithm's variance is in the embeddings, so no ranking of these has more than about .7. Seeded."""
     view, target_N = regression()
     first, embedding, gradient = (found(name, view, target_N) for name in NUMBERS if name.startswith("first-steps"))
     assert first.spearman.mean > 0.95
@@ -65,7 +65,7 @@ def test_the_rows_of_the_first_steps_are_ranked_and_all_others_by_them() -> None
 
 
 def test_forty_known_numbers_rank_the_others_by_embeddings_gradients_and_both() -> None:
-    """As above no ranking of the embeddings has more than about .7; gradients of later epochs tell the rest. Seeded."""
+    """As above no ranking of the embeddings has more than about .7; gradients of later epochs show the rest. Seeded."""
     view, target_N = regression()
     metrics = {name: found(name, view, target_N) for name in NUMBERS if name.startswith("few-numbers")}
     assert {each.rows for each in metrics.values()} == {ROWS - 40}
@@ -101,7 +101,7 @@ def test_the_longer_tail_is_taken_for_the_high_one() -> None:
 
 
 def turned(view: View, sign: int) -> View:
-    """The view of a run whose gradients all point the other way."""
+    """Make the view of a run whose gradients all point the other way."""
     return replace(view, steps=tuple(replace(step, received_BD=sign * step.received_BD) for step in view.steps))
 
 

@@ -1,4 +1,4 @@
-"""Label attacks on views whose answer is known: every row of the table reads what is there, and none what is not."""
+"""Label attacks on views with a known answer: every row of the table finds what is there, and none finds what is not."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -33,11 +33,11 @@ from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
 TRUTH, NOTHING = labels(), 0.0
-FEW = TRUTH[:900]  # where what is planted shows in any rows
+FEW = TRUTH[:900]  # for which any rows show what is planted
 BINARY = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary}
 OF_MEANS = [
     name for name, row in BINARY.items() if not isinstance(row.attack, EnergyAttack | PairedEnergy | UnflippedAttack)
-]  # which have tests of their own
+]  # which are tested separately
 TOLD = [name for name, row in LABEL_INFERENCE_ATTACKS.items() if not row.numbers and name != "combined"]
 MULTICLASS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.multiclass}
 
@@ -48,7 +48,7 @@ def metrics_of(name: str, view: View, truth: torch.Tensor, *, classes: int = 2) 
 
 @pytest.mark.parametrize("name", but_costly(OF_MEANS, ["combined", "surrogate-top-prediction"]))
 def test_each_attack_reads_a_planted_label(name: str) -> None:
-    """Both classes lie four deviations apart or more; seeded, so it cannot fail by chance."""
+    """Both classes are at least four deviations apart; seeded, so it cannot fail by chance."""
     metrics = metrics_of(name, planted_view(FEW, gap=4.0), FEW)
     assert metrics.auc.mean > 0.95
     assert metrics.balanced_accuracy.mean > 0.9
@@ -57,7 +57,9 @@ def test_each_attack_reads_a_planted_label(name: str) -> None:
 
 @pytest.mark.parametrize("name", but_costly(short_lane_of(BINARY, 12), ["combined-unflipped"]))
 def test_no_attack_reads_what_is_not_there(name: str) -> None:
-    """Standard error of a mean AUC over 1,500 rows or more with a quarter positives: at most 0.017. Three of them; seeded."""
+    """The standard error of a mean AUC over at least 1,500 rows with a quarter of positives is at most 0.017. Three of
+    them; seeded.
+    """
     metrics = metrics_of(name, planted_view(TRUTH, gap=NOTHING), TRUTH)
     assert metrics.auc.mean == pytest.approx(0.5, abs=0.051)
     assert metrics.tpr_at_fpr.mean < 0.02
@@ -66,7 +68,7 @@ def test_no_attack_reads_what_is_not_there(name: str) -> None:
 
 @pytest.mark.parametrize("share", [0.3, 3.0])
 def test_low_energy_reads_a_class_by_its_silence_where_nothing_else_does(share: float) -> None:
-    """Whichever class is the silent one. In four epochs a quarter of the energy, or nine times; seeded."""
+    """Either class may be the silent one. In four epochs it has a quarter of the energy, or nine times as much; seeded."""
     view = noisy_class(TRUTH, share=share)
     assert metrics_of("low-energy", view, TRUTH).auc.mean > 0.98
     for name in ("norm-averaged", "spectral-averaged", "clusters-averaged", "high-energy"):
@@ -82,7 +84,7 @@ def energies_of(x_BD: torch.Tensor) -> torch.Tensor:
 
 
 def test_energies_are_those_of_the_singular_vectors() -> None:
-    """Of the first batch, against NumPy's SVD; a batch that does not vary tells nothing, one that diverged is no number."""
+    """The first batch is compared with NumPy's SVD. A constant batch shows nothing, and one that diverged gives no number."""
     x_BD = torch.randn(40, 6, generator=generator()) * torch.tensor([9.0, 4.0, 2.0, 1.0, 0.5, 0.0])
     vectors = np.linalg.svd((x_BD - x_BD.mean(dim=0)).double().numpy())[2]
     projected = (x_BD - x_BD.mean(dim=0)).double().numpy() @ vectors.T
@@ -125,7 +127,7 @@ def test_spectral_score_against_numpy() -> None:
 
 
 def test_absolute_spectral_score_folds_two_equal_clusters() -> None:
-    """Why the signed score is the default; seeded."""
+    """The reason for the signed score as the default; seeded."""
     truth = torch.arange(ROWS) % 2
     view = planted_view(truth, gap=4.0, epochs=1)
     row = LABEL_INFERENCE_ATTACKS["spectral-embedding"]
@@ -154,7 +156,7 @@ def test_direction_is_the_mean_cosine_with_the_hints(classes: int, count: int) -
 
 
 def test_direction_uses_clean_gradients_of_the_told_rows_where_it_is_given_them() -> None:
-    """Noise on all that is received hides half of the label; an undefended hint finds more than a noisy one. Seeded."""
+    """Noise on everything that is received hides half of the label. An undefended hint finds more than a noisy one. Seeded."""
     view = planted_view(TRUTH, gap=3.0)
     clean = [step.received_BD for step in view.steps]
     noise = [3 * torch.randn(BATCH, 6, generator=generator(index)) for index in range(len(clean))]
@@ -206,7 +208,7 @@ def test_fresh_noise_averages_out_over_epochs() -> None:
 
 
 def test_mean_gradient_over_epochs_tells_more_than_one_epoch() -> None:
-    """A defence's fresh noise averages out for whoever sums a row's gradients over epochs. Seeded."""
+    """Fresh noise of a defence averages out when a row's gradients are summed over epochs. Seeded."""
     view = planted_view(TRUTH, gap=1.0, epochs=4)
     few = {"completion-gradient": LABEL_INFERENCE_ATTACKS["completion-gradient"]}
     by_epoch = audit_by_epoch(view, TRUTH, attacks=few)
@@ -233,7 +235,7 @@ COMPLETIONS = ("completion", "completion-standardised", "completion-components")
 
 
 def test_completion_of_components_finds_a_label_behind_wider_directions_and_among_many_narrow_ones() -> None:
-    """Three directions of chance spread more than the label's, a hundred others less; seeded."""
+    """Three random directions have more spread than the label's, a hundred others less; seeded."""
     view = planted_view(TRUTH, gap=2.0, epochs=1)
     wide, narrow = torch.randn(ROWS, 3, generator=generator(5)), torch.randn(ROWS, 100, generator=generator(6))
     hidden = replace(
@@ -249,7 +251,7 @@ def test_completion_of_components_finds_a_label_behind_wider_directions_and_amon
 
 
 def test_noise_of_every_epoch_hides_a_label_from_batches_and_not_from_their_mean() -> None:
-    """Twelve looks; where one batch's spectral score is little above a guess. Seeded."""
+    """Twelve looks; one batch's spectral score is little above a guess. Seeded."""
     view = planted_view(TRUTH, gap=0.4, epochs=12)
     names = ("spectral-gradient", "spectral-averaged", "clusters-averaged")
     found = evaluate_label_inference(view, TRUTH, attacks={name: LABEL_INFERENCE_ATTACKS[name] for name in names})
@@ -268,7 +270,7 @@ def test_gradients_and_embeddings_together_tell_more_than_either() -> None:
 
 
 def test_clusters_named_by_size_are_named_as_well_as_sizes_tell() -> None:
-    """Of shares 3 : 2 : 1 the sizes name all three clusters, whichever class is the largest. Seeded."""
+    """With shares 3 : 2 : 1 the sizes identify all three clusters, whichever class is the largest. Seeded."""
     truth, name = labels(3), "clusters-size-embedding"
     fit = metrics_of("clusters-embedding", planted_view(truth, gap=5.0), truth, classes=3)
     assert metrics_of(name, planted_view(truth, gap=5.0), truth, classes=3).auc.mean == pytest.approx(fit.auc.mean, abs=1e-6)
@@ -319,9 +321,9 @@ def test_network_probe_finds_what_no_line_does() -> None:
 
 @pytest.mark.parametrize("gap", [0.0, 1.0])
 def test_bilinear_probe_finds_gradients_that_turn_with_the_embedding(gap: float) -> None:
-    """A gradient points up or down by label and by the sign of an embedding's column: no line through either tells the label.
+    """A gradient points up or down by label and by the sign of an embedding's column, so no line through either shows the label.
 
-    Of nothing the AUC of 1,500 rows has a deviation of .017, so four of them lie within .07. Seeded.
+    Without a leak the AUC of 1,500 rows has a deviation of .017, so four of them are within .07. Seeded.
     """
     view = planted_view(TRUTH, gap=NOTHING, epochs=1)
     x_ND = torch.randn(ROWS, 4, generator=generator(4))
@@ -348,7 +350,7 @@ def one_step(gradients: torch.Tensor, embeddings: torch.Tensor | None = None) ->
 
 @pytest.mark.parametrize("value", [0.0, 0.1])
 def test_equal_or_zero_rows_are_a_guess(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every attack, every label but the told ones: all rows score alike, hence AUC 0.5 exactly."""
+    """For every attack all rows but the known ones have the same label: all score alike, hence AUC 0.5 exactly."""
     short_trainings(monkeypatch)
     same = torch.full((60, 4), value)
     truth = (torch.arange(60) % 3 == 0).long()
@@ -364,7 +366,7 @@ def test_equal_or_zero_rows_are_a_guess(value: float, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("positives", [0, 1, 2])
 def test_few_positives(positives: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No attack fails; without a positive left to find, the batch is not evaluated."""
+    """No attack fails. Without a positive left to find, the batch is not evaluated."""
     short_trainings(monkeypatch)
     view = one_step(torch.randn(40, 4, generator=generator()), torch.randn(40, 4, generator=generator(1)))
     truth = (torch.arange(40) < positives).long()
@@ -512,7 +514,7 @@ def test_names_of_simple_attacks_state_what_they_read() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_simulated_gradients_are_those_of_the_loss_under_each_label(classes: int) -> None:
-    """Against the loss itself, one label at a time, on a network with a hidden layer."""
+    """Compared with the loss itself, one label at a time, on a network with a hidden layer."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1 if classes == 2 else classes))
     cut_BD, grad_BD = torch.randn(7, 5), torch.randn(7, 5)
@@ -532,7 +534,7 @@ def test_simulated_gradients_are_those_of_the_loss_under_each_label(classes: int
 
 
 def test_enumeration_takes_the_best_of_all_mappings_of_clusters_to_labels() -> None:
-    """Against all 24 permutations."""
+    """Compared with all 24 permutations."""
     truth = labels(4)
     view = planted_view(truth, gap=1.5, epochs=1)
     (guess_NC,) = LabelEnumeration(clusters=True)(view, generator=generator(3)).values
@@ -550,7 +552,9 @@ def test_enumeration_takes_the_best_of_all_mappings_of_clusters_to_labels() -> N
 
 
 def test_enumeration_with_the_start_of_another_seed_guesses() -> None:
-    """Who does not know the top model's start simulates another one. Standard error of the AUC: at most .011; four of them."""
+    """An attacker who does not know the top model's start simulates another one. Standard error of the AUC: at most .011; four of
+    them.
+    """
     view = planted_view(TRUTH, gap=4.0)
     across_D = torch.nn.functional.one_hot(torch.tensor(5), 6).float()  # an axis along which no gradient lies
     other = replace(view, start=lambda cut_BD: cut_BD @ across_D[:, None])

@@ -1,4 +1,4 @@
-"""Attacks on linking by similarity: each finds keys that are there to be found, and none where the view tells nothing."""
+"""Attacks on linking by similarity: each finds keys that can be found, and none finds any if the view shows nothing."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,9 @@ UNIT = np.ones(2)
 
 
 def linked(*, sigma=0.0, told=True, bits=None, seed=0, rows=(800, 60), neighbors=8):
-    """A linkage of uniform places; with ``told`` false its links and similarities are of other places than the attacker's."""
+    """Make a linkage of uniform places; with ``told`` false its links and similarities are of other places than the
+    attacker's.
+    """
     rng = np.random.default_rng(seed)
     own_ND, other_MD = (rng.random((count, 2)) for count in rows)
     blank = DistanceModel(bits_per_unit_D=bits, window=10.0, mean=0.0, deviation=1.0, sigma=0.0)
@@ -53,7 +55,7 @@ def test_cells_find_the_place_that_a_set_of_neighbours_leaves():
 
 @pytest.mark.long
 def test_nothing_is_found_in_links_of_other_places():
-    """Links among shuffled places: no better than a third under a guess's median, which the middle of the map alone may reach."""
+    """Links among shuffled places: at most a third below a guess's median, which the middle of the map alone may reach."""
     own_ND, other_MD, label, feature = linked(told=False)
     for found in (evaluate_linkage(label, other_MD, UNIT), evaluate_linkage(feature, own_ND, UNIT)):
         for name, error in found.items():
@@ -61,7 +63,9 @@ def test_nothing_is_found_in_links_of_other_places():
 
 
 def encoded(rows=150, *, seed=0, one_secret=True):
-    """Ranks and shuffled filters of uniform places among uniform pivots; each row under pivots of its own if not one secret."""
+    """Ranks and shuffled filters of uniform places among uniform pivots; each row has its own pivots unless there is
+    one secret.
+    """
     rng = np.random.default_rng(seed)
     keys_TD, window, count = rng.random((rows, 2)), 0.1, 4000
     pivots = [[rng.uniform(-window, 1 + window, count) for _ in range(1 if one_secret else rows)] for _ in range(2)]
@@ -124,7 +128,7 @@ def test_settings_out_of_range_are_refused(make):
 
 @pytest.mark.parametrize("places", [None, 4])
 def test_nearest_keys_by_saturated_distances_equal_brute_force(places):
-    """With four places only, many keys tie, as readings of one station do; ties go by number."""
+    """With only four places many keys tie, like readings of one station; ties go by number."""
     rng = np.random.default_rng(5)
     for dimensions in (1, 2, 3):
         keys_MD, points_GD = rng.random((40, dimensions)), rng.random((500, dimensions))
@@ -140,7 +144,7 @@ def test_nearest_keys_by_saturated_distances_equal_brute_force(places):
 
 
 def test_a_place_beyond_saturation_is_marked_as_a_bound_and_the_others_are_found():
-    """Keys in one corner, rows everywhere: of a row far away only that it is far can be known."""
+    """Keys are in one corner, rows everywhere: of a distant row only the distance can be known."""
     rng = np.random.default_rng(6)
     keys_MD, rows_ND = 0.3 * rng.random((60, 2)), rng.random((300, 2))
     metric = DistanceModel(bits_per_unit_D=np.full(2, 1000.0), window=0.1, mean=0.0, deviation=1.0, sigma=0.0)

@@ -1,4 +1,4 @@
-"""Attacks on text keys: each names what is there to be named, and nothing where the view tells nothing."""
+"""Attacks on text keys: each names what can be named, and nothing if the view shows nothing."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_a_helper_that_knows_no_key_names_filters():
 
 
 def view_of(filters, listed):
-    """The helper's view of filters, with a list that may hold more texts than these."""
+    """Return the helper's view of filters, with a list that may have more texts than these."""
     vocabulary = sorted({gram for text in listed for gram in grams(text, TERMS.gram)})
     has_SG = np.array([[gram in grams(text, TERMS.gram) for gram in vocabulary] for text in listed], dtype=np.float64)
     likeness_TT = grams_behind(filters, bits=TERMS.text_bits, hashes=TERMS.hashes)
@@ -101,7 +101,7 @@ def test_filters_each_under_a_secret_of_their_own_tell_nothing():
 
 
 def linked(*, told=True, seed=1):
-    """Rows and keys on a line in place of texts: own keys know how far they are from each listed one."""
+    """Make rows and keys on a line instead of texts: own keys know how far they are from each listed one."""
     rng = np.random.default_rng(seed)
     own_N, listed_S = rng.random(200), np.sort(rng.random(50))
     distance_NS = np.abs(own_N[:, None] - listed_S)
@@ -125,7 +125,7 @@ def test_similarities_name_a_key_through_noise_and_nothing_if_they_are_of_others
             metric=metric,
         )
         right.append(evaluate_texts(view, truth_T)["similarity-fit"].right)
-    # 50 keys on a line, told apart to a third of the noise of a single similarity; by chance 12 right ones never happen.
+    # 50 keys on a line, separated by a third of the noise of a single similarity; by chance 12 right ones never happen.
     assert right[0] > 0.25
     assert right[1] < 12 / 50
 

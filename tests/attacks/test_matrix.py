@@ -1,4 +1,4 @@
-"""Shared linear algebra, clustering and the logistic head against NumPy, brute force and sklearn."""
+"""Compare shared linear algebra, clustering and the logistic head with NumPy, brute force and sklearn."""
 
 import numpy as np
 import pytest

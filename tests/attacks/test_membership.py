@@ -1,4 +1,4 @@
-"""Membership attacks on views whose answer is known, one row of the table per attack."""
+"""Membership attacks on views with a known answer, one row of the table per attack."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ Maker = Callable[[torch.Tensor, torch.Generator], tuple[torch.Tensor, torch.Tens
 
 
 def view_of(make: Maker, *, seed: int = 0, lacking: int = 0, planted: int = 0) -> View:
-    """A run in which ``make(rows_B, generator)`` gives what is received and the targets."""
+    """Make a run in which ``make(rows_B, generator)`` returns what is received and the targets."""
     source = generator(seed)
     steps = []
     for epoch in range(EPOCHS):
@@ -84,7 +84,7 @@ def fresh_donors(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.T
 
 
 def kept_donors(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each absent row keeps one of 100 donors; a batch's common drift is a shift of all its rows."""
+    """Each absent row keeps one of 100 donors. A batch's common drift shifts all its rows."""
     donor_B = torch.where(truth()[rows_B], rows_B, 2 * (rows_B // 2 % 100))
     return REAL_EMBEDDING[donor_B] + torch.randn(1, WIDTH, generator=source), LABEL[rows_B].float()
 
@@ -102,13 +102,13 @@ def honest(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor,
 
 
 def blind(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings that tell the label of a real row, and of an absent one that of some other row."""
+    """Embeddings that show the label of a real row, and for an absent row that of another row."""
     told_B = torch.where(truth()[rows_B], LABEL[rows_B], LABEL[(rows_B * 7 + 3) % ROWS])
     return told_B[:, None] * 2.0 + honest(rows_B, source)[0], LABEL[rows_B].float()
 
 
 def told(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings that tell every row's own label."""
+    """Embeddings that show every row's own label."""
     return LABEL[rows_B, None] * 2.0 + honest(rows_B, source)[0], LABEL[rows_B].float()
 
 
@@ -135,7 +135,7 @@ def evaluated(attack: Attack, view: View) -> AttackMetrics:
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_each_attack_finds_what_it_is_aimed_at(attack: Attack, maker: Maker, least: float) -> None:
-    """Seeded, so it cannot fail by chance; the bars lie below what theory gives for these views."""
+    """Seeded, so it cannot fail by chance; the bars are below the theory for these views."""
     assert evaluated(attack, view_of(maker, lacking=40, planted=40)).symmetric_auc.mean >= least
 
 
@@ -144,7 +144,7 @@ def test_each_attack_finds_what_it_is_aimed_at(attack: Attack, maker: Maker, lea
     [SpectralMembership(), GradientDirection(), DirectionFlips(), Consistency(), IdenticalEmbeddings(), LearnedDiscriminator()],
 )
 def test_no_attack_finds_what_is_not_there(attack: Attack) -> None:
-    """Real and synthetic rows drawn alike: the symmetric AUC stays near its null value. Seeded."""
+    """Real and synthetic rows have one distribution: the symmetric AUC stays near its null value. Seeded."""
     metrics = evaluated(attack, view_of(honest, lacking=40, planted=40))
     assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.06
 
@@ -162,7 +162,7 @@ COLUMNS = SCORE[:, None] + 0.3 * torch.randn(ROWS, WIDTH, generator=generator(12
 
 
 def kept_labels(rate: float, *, imputed_ignore_columns: bool) -> View:
-    """Labels that never flip: real ones go with the columns, imputed ones too or not. Embeddings turn with the epochs."""
+    """Labels that never flip: real ones depend on the columns, imputed ones may or may not. Embeddings rotate with the epochs."""
     source, steps = generator(13), []
     above_N = SCORE.quantile(1 - rate) < SCORE
     drawn_N = above_N[torch.randperm(ROWS, generator=source)] if imputed_ignore_columns else above_N
@@ -179,7 +179,7 @@ def kept_labels(rate: float, *, imputed_ignore_columns: bool) -> View:
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
 def test_labels_that_never_flip_are_told_by_what_agrees_with_embeddings_or_own_columns(rate: float) -> None:
-    """Seeded. Even labels too, where no batch tells which of its sides is which."""
+    """Seeded. Even labels, too, where no batch shows which of its sides is which."""
     view, null = (kept_labels(rate, imputed_ignore_columns=ignore) for ignore in (True, False))
     unshown = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
     assert evaluated(DirectionFlips(), view).symmetric_auc.mean < 0.53
@@ -193,9 +193,10 @@ def test_labels_that_never_flip_are_told_by_what_agrees_with_embeddings_or_own_c
 
 @pytest.mark.parametrize(("known", "least", "most"), [("the row's own", 0.97, 1.0), ("some other row's", 0.5, 0.56)])
 def test_own_columns_tell_made_up_rows_by_what_goes_with_the_embedding(known: str, least: float, most: float) -> None:
-    """Columns that are half of the embedding and noise: of a made-up row another's; where they go with no row they tell nothing.
+    """Columns are half of the embedding, and noise the rest; a made-up row has another's.
 
-    No label goes with an embedding here. Seeded; 600 rows: the standard error of an AUC is .024.
+    If they belong to no row they show nothing. No label depends on an embedding here. Seeded; 600 rows: the standard error of an
+    AUC is .024.
     """
     view = view_of(fresh_donors)
     shown_N = torch.arange(ROWS) if known == "the row's own" else torch.randperm(ROWS, generator=generator(5))
@@ -222,7 +223,7 @@ def test_without_own_columns_their_agreement_is_not_measured_and_that_is_said() 
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_values_of_one_row_alone_mark_it_as_real_and_values_of_as_many_rows_do_not(together: int) -> None:
-    """Planted: made-up rows copy cells of real ones, in each column of another. Absent: values from the same few. Seeded."""
+    """Planted: made-up rows copy cells of real ones, in each column of another row. Absent: values from the same few. Seeded."""
     copied_NC, common_NC = (
         torch.randn(ROWS, 6, generator=generator(1)),
         torch.randint(4, (ROWS, 6), generator=generator(2)).float(),
@@ -243,7 +244,7 @@ def test_values_of_one_row_alone_mark_it_as_real_and_values_of_as_many_rows_do_n
 
 
 def test_majority_labels_leak_a_share_of_positives_without_a_false_alarm() -> None:
-    """The direction attack's TPR at FPR 0 is the members' rate of positives and its AUC one half plus half of it."""
+    """The direction attack's TPR at FPR 0 is the members' rate of positives, and its AUC one half plus half of it."""
     view = view_of(majority)
     rate = float(LABEL[truth()].double().mean())
     metrics = evaluated(GradientDirection(), view)
@@ -256,7 +257,7 @@ SPECTRAL_CHANCE = 0.55
 
 
 def test_absolute_projection_folds_two_equal_clusters() -> None:
-    """Why the paper's attack can miss Gaussian features that differ by their centre alone; seeded."""
+    """The paper's attack can miss Gaussian features that differ only in their centre; seeded."""
     view = view_of(two_clusters)
     assert evaluated(SpectralMembership(label_scale=0), view).symmetric_auc.mean < 0.7
     assert evaluated(SpectralMembership(label_scale=0, signed=True), view).symmetric_auc.mean > 0.99
@@ -283,7 +284,7 @@ def test_rows_whose_presence_is_known_anyhow_are_not_scored() -> None:
 
 
 def test_learned_attack_works_without_planted_rows() -> None:
-    """Positive-unlabelled: rows that the attacker lacks (real for sure, here even ids) against the rest. Seeded."""
+    """Positive-unlabelled: rows that the attacker lacks (certainly real, here even ids) against the rest. Seeded."""
     view = view_of(outliers)
     even = torch.arange(0, 100, 2)
     view = View(received="cut_embedding", steps=view.steps, known_present=even)
@@ -396,7 +397,7 @@ def test_audit_runs_all_attacks_and_leaves_out_those_with_nothing_to_see() -> No
 
 
 def test_a_few_rows_of_a_large_table_cost_what_they_are_and_give_the_same_figures() -> None:
-    """An audit of 50,000 recorded rows of 8,000,000 took 13 GiB: attacks kept a vector per row number."""
+    """An audit of 50,000 recorded rows of 8,000,000 took 13 GiB, because attacks kept a vector per row number."""
     most: list[int] = []
 
     def looked(view: View, *, generator: torch.Generator) -> Scores:

@@ -1,4 +1,6 @@
-"""What comes back from epoch to epoch: read behind fresh noise of the gradients' own shape, and not where nothing comes back."""
+"""What recurs from epoch to epoch is read through fresh noise of the gradients' own shape, and nothing is found if
+nothing recurs.
+"""
 
 from dataclasses import replace
 
@@ -19,9 +21,9 @@ TRUTH = labels()
 
 
 def view(longer: float, *, epochs: int = 5) -> View:
-    """Rows point anywhere, the same way in every epoch, those of the rarer class further; noise has the gradients' own shape.
+    """Rows point anywhere, the same way in every epoch, and those of the rarer class further; noise has the gradients' own shape.
 
-    Directions vary between 5 and 1, and the noise is twice what stays of a row of the frequent class.
+    Directions vary between 5 and 1, and the noise is twice the constant part of a row of the frequent class.
     """
     source, shape_D = generator(3), torch.tensor([5.0, 4.0, 3.0, 2.0, 1.5, 1.0])
     stays_ND = torch.randn(ROWS, 6, generator=source) * torch.where(TRUTH == 1, longer, 1.0)[:, None]
@@ -39,7 +41,9 @@ def found(name: str, of: View) -> AttackMetrics:
 
 
 def test_it_reads_behind_shaped_noise_what_no_side_and_no_mean_tells() -> None:
-    """Two and a half times as long; six directions alike tell more than the first, and than the length that it rules. Seeded."""
+    """Two and a half times as long. Six directions together show more than the first, and than the length that it
+    dominates. Seeded.
+    """
     planted = view(2.5)
     told = found("paired-energy", planted).auc.mean
     assert told > 0.82
@@ -48,7 +52,7 @@ def test_it_reads_behind_shaped_noise_what_no_side_and_no_mean_tells() -> None:
 
 
 def test_noise_that_is_drawn_once_for_each_row_of_one_class_names_the_other() -> None:
-    """A balance that is fresh in no epoch: what hides the shorter class from one batch makes it the longer one of the run.
+    """What hides the shorter class from one batch makes it the longer one of the run, if it is not fresh in each epoch.
 
     Without it the rarer class is the longer one. Seeded.
     """
@@ -67,7 +71,7 @@ def test_it_reads_nothing_where_both_classes_are_as_long() -> None:
 
 
 def test_the_sum_over_pairs_is_that_of_every_pair() -> None:
-    """Against the inner products of every pair of epochs, whitened by NumPy's covariance."""
+    """Compared with the inner products of every pair of epochs, whitened by NumPy's covariance."""
     planted = view(2.0, epochs=3)
     scores = LABEL_INFERENCE_ATTACKS["paired-energy"].attack(planted, generator=generator())
     white = torch.zeros(3, ROWS, 6, dtype=torch.float64)
@@ -90,7 +94,7 @@ def sums_of(whole: View) -> View:
 
 
 def test_sums_over_a_long_training_tell_more_than_five_recorded_epochs() -> None:
-    """Half of the pairs' signal, in 30 epochs: 406 pairs for 10. Nothing where both classes are as long. Seeded."""
+    """Half of the pairs' signal, in 30 epochs: 406 pairs instead of 10. Nothing if both classes are equally long. Seeded."""
     attacks = {"paired-energy": LABEL_INFERENCE_ATTACKS["paired-energy"]}
 
     def told(longer: float, *, whole: bool) -> float:
@@ -104,7 +108,9 @@ def test_sums_over_a_long_training_tell_more_than_five_recorded_epochs() -> None
 
 
 def test_running_sums_whiten_by_the_last_steps() -> None:
-    """In each epoch other directions vary the most. By the whole epoch before .70 was told, and .86 by the last steps. Seeded."""
+    """In each epoch other directions vary the most. Whitening by the whole epoch before gives .70, and by the last steps .86.
+    Seeded.
+    """
     source, spread_D = generator(5), torch.logspace(0, -2, 6)
     stays_ND = torch.randn(ROWS, 6, generator=source) * torch.where(TRUTH == 1, 1.7, 1.0)[:, None]
     sums = RowSums.zero("cut_gradient", torch.arange(ROWS), 6)
@@ -119,7 +125,7 @@ def test_running_sums_whiten_by_the_last_steps() -> None:
 
 
 def test_what_whitens_survives_a_file_of_sums() -> None:
-    """A run that resumes whitens by the last steps before, as one that was never stopped."""
+    """A resumed run whitens by the last steps before, like one that was never stopped."""
     every = view(2.0, epochs=3)
     whole, first = (RowSums.zero("cut_gradient", torch.arange(ROWS), 6) for _ in range(2))
     for epoch in range(3):
@@ -139,7 +145,7 @@ def test_one_epoch_has_no_pair() -> None:
 
 
 def test_gradients_whose_squares_are_zero_are_whitened_as_others_are():
-    """Of a network that has learnt its rows by heart: each batch is of one scale. One whose rows are alike tells nothing."""
+    """A network has learnt its rows by heart: each batch has one scale. If its rows are alike it shows nothing."""
     moments = SecondMoments()
     rows_BD = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 

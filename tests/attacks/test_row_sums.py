@@ -1,4 +1,4 @@
-"""Running sums per row: they hold what a view of every step of every epoch tells of a row."""
+"""Running sums per row hold what a view of every step of every epoch shows of a row."""
 
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ from tallystick.errors import DataError
 
 TRUTH = labels()
 OVER_TRAINING = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.over_training and row.binary}
-OVER_TRAINING = {name: row for name, row in OVER_TRAINING.items() if row.quick or not row.from_flip}  # by what takes a moment
-del OVER_TRAINING["low-energy-unflipped"]  # low-energy guesses at a gap, and what is un-flipped of a guess is luck
+# by attacks that take a moment
+OVER_TRAINING = {name: row for name, row in OVER_TRAINING.items() if row.quick or not row.from_flip}
+del OVER_TRAINING["low-energy-unflipped"]  # low-energy guesses at a gap, and un-flipping a guess is luck
 del OVER_TRAINING["combined"]  # reads what its parts and combined-gradient do, and takes as long as surrogate-top
 
 ELSEWHERE = ("norm-averaged", "low-energy", "high-energy", "paired-energy")  # they read sums of their own, not of gradients
@@ -33,7 +34,7 @@ def summed(view, rows_N):
 
 
 def test_sums_are_those_of_all_steps():
-    """Of batches whose rows all stand for them. Of a larger one some do, spread over it."""
+    """All rows of some batches represent their batch. Of a larger batch some do, spread over it."""
     view = planted_view(TRUTH, gap=1.0, epochs=4, batch=60)
     sums = summed(view, torch.arange(len(TRUTH)))
     assert sums.epochs == (0, 1, 2, 3)
@@ -48,7 +49,7 @@ def test_sums_are_those_of_all_steps():
 
 @pytest.mark.parametrize("name", but_costly(short_lane_of(OVER_TRAINING, 4), ["surrogate-top"]))
 def test_an_attack_on_sums_finds_what_it_finds_on_every_step(name):
-    """All rows and all epochs, in a ninth of the numbers: the AUC differs by rounding, and where starts are drawn, by little.
+    """All rows and all epochs, in a ninth of the numbers: the AUC differs by rounding, and a little if starts are drawn.
 
     Paired energy is whitened by the steps before, and has an epoch less. Low energy guesses at a gap, so it reads a silent class.
     """
@@ -66,7 +67,7 @@ def test_an_attack_on_sums_finds_what_it_finds_on_every_step(name):
 
 
 def test_chosen_rows_are_spread_and_recur_in_every_epoch():
-    """A third of the rows, and each of them in all epochs: not the first of a shuffled order, of which few recur."""
+    """A third of the rows, each in all epochs, and not the first of a shuffled order, of which few recur."""
     view = planted_view(TRUTH, gap=1.0, epochs=3)
     rows_N = chosen_rows(torch.arange(len(TRUTH)).flip(0), most=1000)
     assert len(rows_N) == 1000
@@ -167,7 +168,7 @@ def test_a_row_that_stands_twice_in_a_batch_counts_twice():
 
 @pytest.mark.parametrize("received", ["cut_gradient", "cut_embedding"])
 def test_steps_summed_together_are_those_summed_one_by_one(received, monkeypatch):
-    """Of any sizes: the last batch of an epoch is smaller, and one of which no row is chosen is left out."""
+    """Batches have any sizes: the last one of an epoch is smaller, and one without a chosen row is left out."""
     source, found = torch.Generator().manual_seed(3), []
     sizes = (*20 * [40], 7, 40, 1)
     steps = [(torch.randperm(300, generator=source)[:size], torch.randn(2, size, 5, generator=source)) for size in sizes]

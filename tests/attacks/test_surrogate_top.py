@@ -1,4 +1,4 @@
-"""The surrogate top model, against gradients of top models that it has never seen."""
+"""Test the surrogate top model on gradients of top models that it has never seen."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,9 @@ ROWS = {name: LABEL_INFERENCE_ATTACKS[name] for name in NAMES}
 
 
 def sent_back(top: torch.nn.Module, label_N: torch.Tensor, *, noise: float = 0.0, gap: float = 0.0) -> View:
-    """What a label party with this top model sends for embeddings of 6 columns that lie ``gap`` along the axis of their class."""
+    """Return what a label party with this top model sends for embeddings of 6 columns, ``gap`` apart along the axis of
+    their class.
+    """
     classes, source = int(label_N.max()) + 1, generator(1)
     cut_ND = torch.randn(len(label_N), WIDTH, generator=source) + gap * torch.eye(classes, WIDTH)[label_N]
     cut = cut_ND.clone().requires_grad_()
@@ -56,7 +58,9 @@ def top_of(classes: int, hidden: int | None = None) -> torch.nn.Module:
 @pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 4])
 def test_labels_are_read_off_the_gradients_of_a_top_model_that_nobody_knows(classes: int) -> None:
-    """Of a linear one nearly all, of one with a hidden layer most; behind noise as wide as the gradients still many. Seeded."""
+    """Nearly all of a linear one, most of one with a hidden layer, and still many behind noise as wide as the
+    gradients. Seeded.
+    """
     truth = labels(classes)
     assert found(sent_back(top_of(classes), truth), truth).auc.mean > 0.98
     assert found(sent_back(top_of(classes, hidden=64), truth, gap=1.0), truth).auc.mean > 0.75
@@ -71,13 +75,13 @@ def test_labels_that_nothing_was_made_of_are_not_found(classes: int) -> None:
 
 
 def test_the_prediction_sees_through_labels_that_were_replaced() -> None:
-    """A third of the labels are drawn anew before training: gradients tell of these, the prediction of the others. Seeded."""
+    """A third of the labels are drawn anew before training: gradients show these, the prediction the others. Seeded."""
     truth = labels(4)
     drawn_N = torch.where(torch.rand(len(truth), generator=generator(3)) < 1 / 3, labels(4, seed=9), truth)
     centre_CD = 3 * torch.eye(4, WIDTH)
     cut_ND = torch.randn(len(truth), WIDTH, generator=generator(4)) + centre_CD[truth]
     (step,) = sent_back(top_of(4), drawn_N).steps
-    chance_NC = (cut_ND @ centre_CD.T - 4.5).softmax(dim=1)  # what training on the replaced labels leads to, but for its flatness
+    chance_NC = (cut_ND @ centre_CD.T - 4.5).softmax(dim=1)  # the result of training on the replaced labels, without its flatness
     grad_ND = (chance_NC - torch.nn.functional.one_hot(drawn_N, 4)) @ centre_CD
     view = View(received="cut_gradient", steps=(replace(step, received_BD=grad_ND, sent_BD=cut_ND),), classes=4)
     by_gradient, by_prediction = (found(view, truth, name).auc.mean for name in NAMES)
@@ -87,7 +91,7 @@ def test_the_prediction_sees_through_labels_that_were_replaced() -> None:
 
 @pytest.mark.parametrize("hidden", [0, 5])
 def test_the_likelihood_is_that_of_the_gradient_under_each_label(hidden: int) -> None:
-    """Against the loss of the top model, one label at a time, and PyTorch's normal distribution."""
+    """Compared with the loss of the top model, one label at a time, and PyTorch's normal distribution."""
     surrogate = _Surrogate(WIDTH, 3, hidden, generator())
     with torch.no_grad():
         surrogate.bias_C += torch.tensor([0.5, -1.0, 0.2])
@@ -107,7 +111,7 @@ def test_the_likelihood_is_that_of_the_gradient_under_each_label(hidden: int) ->
 
 
 def test_a_view_that_cannot_be_attacked_is_no_low_figure() -> None:
-    """NaN of a training that diverged, no embeddings, one class only; rows that are all alike are a guess."""
+    """NaN of a training that diverged, no embeddings, one class only. Equal rows are a guess."""
     truth = labels()
     view = planted_view(truth, gap=4.0, epochs=1)
     broken = replace(view.steps[1], received_BD=view.steps[1].received_BD * torch.nan)
@@ -140,7 +144,7 @@ def test_gradients_that_are_all_alike_tell_nothing_whatever_embeddings_do(name: 
 
 
 def test_what_reads_gradients_alone_finds_nothing_where_embeddings_alone_tell() -> None:
-    """Of all attacks that are said to read gradients alone; four standard errors of .012 beyond a guess. Seeded."""
+    """All attacks that are said to read gradients alone: four standard errors of .012 beyond a guess. Seeded."""
     truth = labels()
     (step,) = sent_back(top_of(2), truth, gap=2.0).steps
     view = planted_view(truth, gap=0.0, batch=ROWS_SEEN, epochs=1)
@@ -162,7 +166,9 @@ def test_what_reads_gradients_alone_finds_nothing_where_embeddings_alone_tell() 
 
 @pytest.mark.parametrize("classes", [3, 6])
 def test_known_labels_name_the_classes_and_add_to_what_gradients_tell(classes: int) -> None:
-    """Beside the same forty labels on embeddings alone; classes lie a deviation apart, half of one over gradients. Seeded."""
+    """Compared with the same forty labels on embeddings alone. Classes are a deviation apart, half of one over
+    gradients. Seeded.
+    """
     truth = labels(classes)
     view = sent_back(top_of(classes), truth, noise=0.5, gap=1.0)
     rows = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("surrogate-top-few", "completion")}
@@ -193,7 +199,7 @@ def test_of_some_starts_the_likeliest_is_fitted_to_the_end(monkeypatch: pytest.M
 
 
 class _Largest(TorchDispatchMode):
-    """Notes the greatest number of values in a tensor that is made."""
+    """Records the greatest number of values in a tensor that is made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +212,7 @@ class _Largest(TorchDispatchMode):
 
 
 def test_many_classes_take_no_more_room_than_their_probabilities() -> None:
-    """With rows times classes squared, an audit of a thousand classes would end a run that is trained for want of memory."""
+    """With memory for rows times classes squared, an audit of a thousand classes would end a trained run for lack of memory."""
     surrogate, rows, classes = _Surrogate(WIDTH, 1000, 0, generator()), 40, 1000
     with _Largest() as largest:
         surrogate(torch.randn(rows, WIDTH), torch.randn(rows, WIDTH)).logsumexp(dim=1).mean().backward()
@@ -239,6 +245,6 @@ def test_one_fit_serves_both_guesses_that_are_drawn_alike(monkeypatch: pytest.Mo
     assert len(fits) == 1
     apart = [guess(sent_back(top_of(2), truth), generator=generator(1)) for guess in guesses]
     assert all(torch.equal(one.values[0], other.values[0]) for one, other in zip(together, apart, strict=True))
-    guesses[0](view, generator=generator(2))  # other draws are another fit, as are other steps
+    guesses[0](view, generator=generator(2))  # other draws give another fit, and so do other steps
     SurrogateTop(steps=6)(view, generator=generator(1))
     assert len(fits) == 5

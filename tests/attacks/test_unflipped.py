@@ -1,4 +1,4 @@
-"""Randomised response undone: replaced labels are read, and what rows alike have in common is un-flipped."""
+"""Randomised response undone: replaced labels are read, and un-flipped by what similar rows have in common."""
 
 from dataclasses import replace
 
@@ -20,7 +20,9 @@ ONCE = AttackEvaluator(replicates=1)
 
 
 def replaced(*, told: bool = True) -> tuple[View, torch.Tensor, torch.Tensor]:
-    """A run on labels replaced with chance FLIP; also the truth, and its log odds given the embedding and the replaced label."""
+    """Make a run on labels replaced with chance FLIP; return also the truth, and its log odds given the embedding and the
+    replaced label.
+    """
     source = generator(7)
     cut_ND = torch.randn(ROWS, WIDTH, generator=source)
     odds_N = 1.5 * cut_ND[:, 0] - 1.5
@@ -41,7 +43,7 @@ def replaced(*, told: bool = True) -> tuple[View, torch.Tensor, torch.Tensor]:
 
 
 def test_it_tells_what_the_posterior_tells_and_more_than_any_replaced_label() -> None:
-    """Given the true odds nobody does better than .873, a model of the rows has .854, the replaced label .73. Seeded."""
+    """With the true odds nobody does better than .873; a model of the rows has .854, the replaced label .73. Seeded."""
     view, true_N, odds_N = replaced()
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("unflipped", "spectral-averaged")}
     found = evaluate_label_inference(view, true_N, attacks=attacks, evaluator=ONCE)
@@ -67,7 +69,9 @@ def test_it_says_what_it_lacks(flip: float | None) -> None:
 
 
 def behind_noise() -> tuple[View, torch.Tensor]:
-    """A run on replaced labels behind noise that one of them gets everywhere, as Marvell's: gradients' sides tell nothing."""
+    """Make a run on replaced labels behind noise that one of them gets everywhere, as Marvell's: gradients' sides show
+    nothing.
+    """
     source = generator(8)
     cut_ND = torch.randn(ROWS, WIDTH, generator=source)
     true_N = (torch.rand(ROWS, generator=source) < (1.5 * cut_ND[:, 0] - 1.5).sigmoid()).long()
@@ -83,7 +87,7 @@ def behind_noise() -> tuple[View, torch.Tensor]:
 
 
 def test_behind_another_defence_it_reads_replaced_labels_as_whatever_attack_reads_them() -> None:
-    """The replaced label by itself has .73, what low-energy tells; its model and the label together .85 here. Seeded."""
+    """The replaced label alone has .73, which low-energy finds; its model and the label together have .85 here. Seeded."""
     view, true_N = behind_noise()
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("unflipped", "low-energy", "low-energy-unflipped")}
     auc = {name: each.auc.mean for name, each in evaluate_label_inference(view, true_N, attacks=attacks, evaluator=ONCE).items()}

@@ -1,4 +1,4 @@
-"""Several labels that every gradient mixes: each is told from a component of its own, whatever its share."""
+"""Several labels that every gradient mixes: each is found in a component of its own, whatever its share."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ ROWS, WIDTH = 1200, 6
 
 
 def mixed(shares, *, width=WIDTH, told=True, seed=1):
-    """What a feature party sees of one epoch: each label's direction where the row has it, and noise."""
+    """Make a feature party's view of one epoch: each label's direction if the row has it, and noise."""
     source = torch.Generator().manual_seed(seed)
     label_NK = (torch.rand(ROWS, len(shares), generator=source) < torch.tensor(shares)).long()
     direction_KD = torch.randn(len(shares), width, generator=source) * 4 if told else torch.zeros(len(shares), width)
@@ -26,7 +26,7 @@ def mixed(shares, *, width=WIDTH, told=True, seed=1):
 
 
 def found(view, label_NK):
-    """AUC of each label, the rarest first, as the attack names components."""
+    """Return the AUC of each label, the rarest first, as the attack names components."""
     order_K = label_NK.double().mean(dim=0).argsort().tolist()
     evaluator, row = AttackEvaluator(replicates=1), LABEL_INFERENCE_ATTACKS["unmixed"]
     aucs = []

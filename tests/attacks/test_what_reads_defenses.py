@@ -1,4 +1,4 @@
-"""What check and the report say of a defence that promises nothing: the table, its figures in the documentation, and its reasons.
+"""What check and the report say of a defence without a guarantee: the table, its figures in the documentation, and its reasons.
 
 Shapes: N rows, B batch, D cut width.
 """
@@ -41,7 +41,7 @@ def test_a_defence_of_labels_promises_something_or_says_what_reads_it(method: st
     if method == "label-dp-prior":  # for several classes
         return
     (line,) = defense_lines(contract(method))
-    promises = "no formal guarantee" not in line or method == "gaussian"  # which promises something of a step
+    promises = "no formal guarantee" not in line or method == "gaussian"  # which has a guarantee for a step
     assert (method in READ_BY) == (hides_labels and not promises)
     assert ("do not rely on it for a whole run" in line) == (method in READ_BY)
 
@@ -58,7 +58,8 @@ def test_the_documentation_has_the_same_figure(method: str) -> None:
 
 @pytest.mark.parametrize("method", READ_BY)
 def test_what_is_named_reads_planted_labels(method: str) -> None:
-    """Behind mixpro .73, where mixing over eight epochs of a few rows hides more than in a run; 1.0 or nearly behind the others.
+    """Behind mixpro .73, because mixing over eight epochs of a few rows hides more than in a run; 1.0 or nearly behind the
+    others.
 
     A guess has a deviation of .015. Seeded.
     """
@@ -70,7 +71,7 @@ def test_what_is_named_reads_planted_labels(method: str) -> None:
 
 
 def trained_behind(defenses: Defenses, *, seed: int = 0) -> tuple[View, torch.Tensor]:
-    """Gradients (p - y) J(x) as of a network that learns: J lies in a few directions and turns with the row's embedding."""
+    """Make gradients (p - y) J(x) as of a network that learns: J has few directions and turns with the row's embedding."""
     source = torch.Generator().manual_seed(seed)
     embedding_ND = torch.randn(ROWS, WIDTH, generator=source) * torch.linspace(1, 0.1, WIDTH)
     logit_N = 1.5 * embedding_ND[:, 0] - 1.2

@@ -1,4 +1,4 @@
-"""The audit of a linkage finds keys that the links give away, on either side, and none where links are of other keys.
+"""The audit of a linkage finds keys that the links give away, on either side, and none if links belong to other keys.
 
 Shapes: N rows of the label party, M rows of the feature party, K links.
 """
@@ -47,7 +47,7 @@ def texts(count, *, seed):
 
 
 def links_of(bank, shop, terms):
-    """What the helper sends each side: the nearest keys, the shop's rows numbered as they stand."""
+    """Return what the helper sends each side: the nearest keys, with the shop's rows numbered in their order."""
     links = nearest_keys(encode_keys(bank, terms, SECRET), encode_keys(shop, terms, SECRET), terms)
     scale = scale_of(*fit(links), terms)
     stream = np.random.default_rng(1)
@@ -60,7 +60,7 @@ def links_of(bank, shop, terms):
 
 
 def audited(party, bank, shop, folder, *, dimensions=PLACES, sent=None, sigma=None, **terms):
-    """A party's audit of its own keys; ``sent`` are those that both sent in their place, ``sigma`` is noise on similarities."""
+    """Audit a party's own keys; ``sent`` are those that both sent instead, ``sigma`` is noise on similarities."""
     contract = contract_of(dimensions, **terms)
     agreed = contract.alignment.similarity
     found = links_of(*(sent or (bank, shop)), agreed)[party]
@@ -85,7 +85,7 @@ def by_seat(findings):
 
 @pytest.mark.parametrize("sees", ["ranks", "clear"])
 def test_each_side_is_told_how_near_its_peer_comes_to_its_keys(tmp_path, sees, monkeypatch):
-    few_places(monkeypatch)  # medians over 60 of the places are those over all, within a hundredth of the chance's
+    few_places(monkeypatch)  # medians over 60 of the places equal those over all, within a hundredth of the chance's
     bank, shop = places(400, seed=1), places(60, seed=2)
     at_bank = by_seat(audited(BANK, bank, shop, tmp_path, helper_sees=sees).attacks)
     at_shop = by_seat(audited(SHOP, bank, shop, tmp_path, helper_sees=sees).attacks)
@@ -100,11 +100,11 @@ def test_each_side_is_told_how_near_its_peer_comes_to_its_keys(tmp_path, sees, m
 
 @pytest.mark.long
 def test_keys_that_noise_has_moved_anywhere_are_not_located(tmp_path):
-    """What both sent are other places, uniform as their own: then nobody comes near the true ones.
+    """Both sent other places, uniform like their own, so nobody comes near the true ones.
 
-    Places that know nothing are off by a guess's median, or by three quarters of it in the middle of the map. Of 60 distances
-    the ratio of the two medians has a standard deviation of some 0.12, in the middle 0.09: below 0.4 is four of these away, as
-    happens less than once in 10,000 draws. The seeds are fixed.
+    Uninformed places are off by a guess's median, or by three quarters of it in the middle of the map. Of 60 distances the ratio
+    of the two medians has a standard deviation of some 0.12, in the middle 0.09: below 0.4 is four of these away, which happens
+    less than once in 10,000 draws. The seeds are fixed.
     """
     bank, shop = places(400, seed=1), places(60, seed=2)
     others = places(400, seed=3), places(60, seed=4)
@@ -139,7 +139,7 @@ def test_a_map_shows_own_keys_and_the_peers_only_where_links_place_them(tmp_path
 
 
 def test_texts_are_named_where_links_and_similarities_tell_of_them(tmp_path):
-    """Names that differ in one letter on the other side, and a list of as many: a guess names one in 60, or one in 80."""
+    """Names on the other side differ in one letter, and a list has as many: a guess names one in 60, or one in 80."""
     bank = texts(80, seed=1)
     shop = SimilarKeys(numbers_RD=np.empty((60, 0)), texts=(tuple(name.replace("a", "e", 1) for name in bank.texts[0][:60]),))
     for party, name, attacker in ((BANK, "neighbor-fit", SHOP), (SHOP, "similarity-fit", BANK)):
@@ -149,10 +149,10 @@ def test_texts_are_named_where_links_and_similarities_tell_of_them(tmp_path):
 
 
 def test_links_of_other_texts_and_similarities_of_noise_name_nothing(tmp_path):
-    """Right at random are one of 60 or 80: over a fifth of them has a chance far below one in a billion.
+    """One of 60 or 80 is right by chance: over a fifth of them has a chance far below one in a billion.
 
-    A feature party plays the label party by its own texts, whatever the links are: there noise on similarities is what takes
-    away what they tell.
+    A feature party plays the label party with its own texts, whatever the links are. There noise on similarities removes what
+    they show.
     """
     bank, shop, others = texts(80, seed=1), texts(60, seed=2), (texts(80, seed=3), texts(60, seed=4))
     of_links = by_seat(audited(BANK, bank, shop, tmp_path / "links", dimensions=NAMES, sent=others).named)

@@ -1,4 +1,4 @@
-"""What a feature party measures of a head on shares: how far a label that is one of its columns would be read off scores."""
+"""What a feature party measures of a head on shares: how well scores would reveal a label that is one of its columns."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""An audit of columns attacks so many one by one, and names the rest: a vector must not take what as many columns do."""
+"""An audit attacks a limited number of columns one by one, and names the rest; a vector must not count as many columns."""
 
 import numpy as np
 import polars as pl
@@ -43,7 +43,7 @@ def test_of_a_vector_some_numbers_are_attacked_and_the_rest_is_named(numbers_NW)
 
 
 def test_of_many_columns_some_are_attacked_and_the_rest_is_counted(numbers_NW):
-    """The columns that the model was not given likewise."""
+    """The same for columns that the model was not given."""
     table = pl.DataFrame({"id": range(ROWS)}).hstack(pl.DataFrame(numbers_NW, schema=[f"n{place}" for place in range(130)]))
     audit = features_audit(table, features={"numeric": [f"n{place}" for place in range(125)]})
     assert len({column.name for column in audit.columns if column.used}) == 100

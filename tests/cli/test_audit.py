@@ -1,4 +1,4 @@
-"""tallystick audit: of a recorded run, of a contract on one's own data, and what it says of what it cannot use."""
+"""tallystick audit of a recorded run, and of a contract on one's own data, and its messages about what it cannot use."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     contract = contract_values(PARTIES, audit=True, training__epochs=2)
     with pytest.MonkeyPatch.context() as patch:
-        seed_system(patch, seed=1)  # what a test runs itself is another run
+        seed_system(patch, seed=1)  # a run of the test's own is another run
         few_column_attacks(patch)
         simulate(contract, tables(PARTIES, rows=400), columns(PARTIES), folder=folder)
     return folder
@@ -66,7 +66,7 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def folders(recorded, tmp_path):
-    """A copy of both parties' run folders, to be damaged."""
+    """Copy both parties' run folders, to be damaged."""
     shutil.copytree(recorded, tmp_path / "runs")
     return {party: next((tmp_path / "runs" / party).glob("tiny-*")) for party in PARTIES}
 
@@ -197,7 +197,7 @@ def home(tmp_path):
 
 
 def home_in(folder):
-    """The label party's files; its table has a column that tells much, to be given away."""
+    """Return the label party's files. Its table has a column that gives much away."""
     frame = tables(PARTIES, rows=900)["bank"]
     frame = frame.with_columns(told=pl.col("y") + pl.Series(range(frame.height)) % 7 / 4)
     frame.write_parquet(folder / "table.parquet")
@@ -225,7 +225,7 @@ def change(path, **values):
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
-    """The home that a sweep was made in, and what it found."""
+    """Return the home of a sweep, and its findings."""
     home = home_in(tmp_path_factory.mktemp("tried"))
     sweep = ("--sweep", "marvell=4", "--sweep", "label-dp=0.5")
     return home, found(swept(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
@@ -400,7 +400,7 @@ def test_regression_and_feature_parties_are_refused(home):
 
 @pytest.mark.long
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home, monkeypatch):
-    """The trial is made to fail: whether noise lets training diverge depends on what is drawn."""
+    """The trial is made to fail, because whether training diverges by noise depends on the draw."""
     run = runs._run
 
     def diverging(*given, baseline, **named):
@@ -450,7 +450,7 @@ def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_fact
 
 
 class LostAfterOne(InThisProcess):
-    """An engine that is lost once a task is over."""
+    """An engine that is lost after a task ended."""
 
     def map(self, work, inputs, read):
         yield next(super().map(work, inputs, read))
@@ -489,7 +489,7 @@ def test_two_seeds_are_shown_as_they_are():
 
 
 def test_a_contract_without_gradients_is_tried_beside_one_with_them():
-    """Whatever it asks for that needs gradients, a trial without them does not."""
+    """A trial without gradients does not, even if what it asks for needs gradients."""
     partner = SimulatedPartner(label="bank", feature="shop", tables={}, columns={}, given=(), kept=())
     changes = {"tuning": {"keys": {"training.epochs": {"values": [1, 2]}}}, "evaluation__share_metrics": ["auc"]}
     trained = parse_contract(contract_values(PARTIES, training__mode="pipelined", **changes))

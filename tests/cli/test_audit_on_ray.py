@@ -1,4 +1,4 @@
-"""tallystick audit of a contract on a Ray cluster of two machines, both of which are this one: what it loses on the way."""
+"""tallystick audit of a contract on a Ray cluster of two machines, both of which are this one, with losses on the way."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SWEEP = ("--seeds", "2", "--rows", "300", "--sweep", "label-dp=2", "--sweep", "m
 
 
 def worker_of(machine):
-    """A process on one machine that is at a task."""
+    """Return a process on one machine that works on a task."""
     (raylet,) = (info.process for info in machine.all_processes["raylet"])
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
@@ -32,7 +32,7 @@ def worker_of(machine):
 
 
 def audited(home, after=()):
-    """What a sweep finds; ``after`` so many of its trials something is done."""
+    """Return what a sweep finds; something is done ``after`` so many of its trials."""
     command = [
         "-m",
         "tallystick",

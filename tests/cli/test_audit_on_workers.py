@@ -1,4 +1,4 @@
-"""tallystick audit of a contract on worker processes; in a file of its own, for no worker knows of what a test patches."""
+"""tallystick audit of a contract on worker processes; in its own file, because workers do not see a test's patches."""
 
 import pytest
 from test_audit import change, found, home_in, swept

@@ -87,7 +87,7 @@ def test_init_writes_what_trains_a_head_on_shares_if_asked(tmp_path):
 @pytest.mark.parametrize("names", ["clinic,lab", "1,null", "clinic,lab,helper"])
 @pytest.mark.parametrize("method", list(LINKAGES))
 def test_init_writes_what_fits_the_parties_and_the_method_that_were_asked_for(tmp_path, method, names):
-    """All that `check` finds missing are certificates and tables, whichever side's contract is taken for all."""
+    """All that `check` reports missing are certificates and tables, whichever side's contract all take."""
     label, feature, *helper = names.split(",")
     if helper and not LINKAGES[method].helper:
         assert (
@@ -411,7 +411,7 @@ def test_check_keeps_the_head_of_a_table_whose_columns_have_short_names(lay_out_
 
 
 def test_check_says_each_doubt_once_and_in_words(lay_out_job):
-    """A line on the encoding that is a warning, too, stands there once; a key with fractions is said by a sentence alone."""
+    """A line about the encoding that is a warning, too, appears once. A key with fractions has only a sentence."""
     job = lay_out_job(rows=60)
     home = job.home("bank")
     path = home / "table.parquet"
@@ -497,7 +497,7 @@ def test_a_ledger_that_cannot_be_used_is_bad_input_for_ledger_as_for_check(lay_o
 
 @pytest.mark.long
 def test_a_query_of_duckdb_writes_nothing_to_standard_error(tmp_path):
-    """Its binding says at the end of a process what was not collected."""
+    """Its binding reports at the end of a process what was not collected."""
     query = "SELECT 'k' || i AS id, i AS x FROM range(9) t(i)"
     (tmp_path / "party.yaml").write_text(f'party: a\ntable: {{query: "{query}"}}\nkeys: {{id: id}}\n')
     command = [sys.executable, "-m", "tallystick", "check", str(tmp_path / "party.yaml")]

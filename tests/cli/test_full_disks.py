@@ -1,6 +1,6 @@
-"""Every command that writes a file says, on a full disk and where no folder can be, which path it is and what helps.
+"""On a full disk, and where no folder can be made, every command that writes a file says which path it is and what helps.
 
-What was there before still is, and nothing half made is in the way of the same command, tried again.
+Existing files stay, and nothing half made is in the way when the same command is tried again.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ PARTIES = ("bank", "shop")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of both parties that recorded its views, and the scores of its rows."""
+    """Make a run of both parties that recorded its views, and the scores of its rows."""
     values = contract_values(PARTIES, training__epochs=2, audit=True)
     job = lay_out(tmp_path_factory.mktemp("full"), PARTIES, values, tables(PARTIES, rows=300))
     job.run_all()
@@ -30,7 +30,7 @@ def trained(tmp_path_factory):
 
 @contextlib.contextmanager
 def full_disk():
-    """No file of this process may get a byte more."""
+    """No file of this process may grow by a byte."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

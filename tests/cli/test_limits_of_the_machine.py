@@ -1,4 +1,4 @@
-"""A machine at its limits (memory, threads, files, a full disk): one line, and whoever waits is told."""
+"""A machine at its limits (memory, threads, files, a full disk): one line, and peers that wait are told."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def test_the_end_of_memory_threads_files_or_room_is_one_line(error, capsys):
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound the address space")
 @pytest.mark.parametrize("gibibytes", [1.2, 1.45, 1.9])
 def test_too_little_address_space_is_one_line_before_a_library_hangs(gibibytes, tmp_path):
-    """Polars waited for ever for threads that the system did not give it, and heard no signal."""
+    """Polars waited for ever for threads that the system did not give it, and did not react to signals."""
     code = "import resource, sys\n"
     code += f"resource.setrlimit(resource.RLIMIT_AS, ({int(gibibytes * 2**30)},) * 2)\n"
     code += f"sys.argv = ['tallystick', 'check', {str(tmp_path / 'p.yaml')!r}]\nfrom tallystick.cli.main import main; main()"
@@ -54,7 +54,7 @@ def test_too_little_address_space_is_one_line_before_a_library_hangs(gibibytes, 
 
 
 def test_a_working_folder_that_was_removed_is_one_line(tmp_path):
-    """Intel's MKL ended the process where it was to load torch's files."""
+    """Intel's MKL ended the process when it should load torch's files."""
     code = f"import os, sys\nos.rmdir({str(tmp_path)!r})\nsys.argv = ['tallystick', 'check', '/p.yaml']\n"
     code += "from tallystick.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What `tallystick serve` loads: each module takes memory for as long as it serves."""
+"""The modules that `tallystick serve` loads: each takes memory for as long as it serves."""
 
 from tiny import said_by
 
@@ -16,7 +16,7 @@ OF_SHARES = ("tallystick.secret_sharing", "tallystick.serving.opened_scores", "t
 
 
 def test_serving_loads_nothing_of_the_head_on_shares_():
-    """Where the head is shared it loads them: 35 MiB, which no other label party's process holds."""
+    """With a shared head it loads them: 35 MiB, which no other label party's process holds."""
     loaded = said_by(SCRIPT).split()
     assert "tallystick.serving.label_party" in loaded
     assert [name for name in loaded if name.startswith(OF_SHARES)] == []

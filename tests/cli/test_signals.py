@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command with one line and exit code 130, at whatever moment; and the end takes no time."""
+"""SIGINT and SIGTERM end a command with one line and exit code 130, at any moment, and the end takes no time."""
 
 import re
 import signal
@@ -54,7 +54,7 @@ guarded(lambda: None, as_json=False, loads=["numpy"])
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals wait")
 @pytest.mark.parametrize("how", short_lane_of(["SIGINT", "SIGTERM", "SIGINT of its own"], 1))
 def test_a_library_that_hangs_as_it_is_loaded_is_ended_with_one_line(how):
-    """OpenBLAS asks for memory for ever where an address space has no more, and no Python runs meanwhile."""
+    """OpenBLAS asks for memory for ever if an address space has no more, and no Python runs meanwhile."""
     with subprocess.Popen(
         [sys.executable, "-c", HANGING, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -62,7 +62,7 @@ def test_a_library_that_hangs_as_it_is_loaded_is_ended_with_one_line(how):
         begun = time.monotonic()
         if " " not in how:
             process.send_signal(signal.Signals[how])
-        out, said = process.communicate(timeout=PATIENCE_S)  # the process apart has let go of both, too
+        out, said = process.communicate(timeout=PATIENCE_S)  # the other process has released both, too
         assert time.monotonic() - begun >= 2.0
     assert (process.returncode, out, said) == (-signal.SIGKILL, "", signals.HANGS)
 
@@ -131,7 +131,7 @@ main()
 
 @pytest.mark.parametrize("script", [AS_SOMETHING_IS_MADE, AMID_A_DESTRUCTOR], ids=["half made", "amid a destructor"])
 def test_a_signal_is_one_line_and_not_lost(tmp_path, script):
-    """Half an event loop complained of itself when it was collected, in 1 of 200 kills; out of a destructor nothing is raised."""
+    """Half an event loop complained when it was collected, in 1 of 200 kills; a destructor raises nothing."""
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted before anything began\n")
 

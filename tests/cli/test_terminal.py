@@ -1,4 +1,4 @@
-"""Words of others do not act on a terminal: not from a table, nor from a result that somebody sent."""
+"""Texts of others do nothing to a terminal: neither those of a table, nor those of a result that somebody sent."""
 
 import io
 import os
@@ -79,12 +79,12 @@ def test_a_plain_line_says_the_day(capsys):
     assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d {3}the partners are late\n", capsys.readouterr().err)
 
 
-IN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # files, too, are in ASCII where no encoding is named
+IN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # files are in ASCII, too, if no encoding is named
 
 
 @pytest.mark.parametrize(("encoding", "locale"), short_lane_of([("ascii", IN_ASCII), ("latin-1", {}), ("utf-8", {})], 1))
 def test_names_beyond_a_locale_s_letters_are_written_by_their_codes(tmp_path, encoding, locale):
-    """Where a locale has no UTF-8, a command says what it has to say, ends as it would, and writes its files in UTF-8."""
+    """If a locale has no UTF-8, a command still says what it has to say, ends as usual, and writes its files in UTF-8."""
     path = tmp_path / "pessoas.csv"
     names = ("sal\u00e1rio", "\u0928\u093e\u092e", "c\u00f3digo_id")
     path.write_text(f"{','.join(names)}\n2.5,\u0915,1\n3.5,\u0916,2\n4.5,\u0915,3\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tasks for the tests of engines: what each does stands in its input."""
+"""Tasks for the tests of engines; the input says what each does."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tallystick.errors import ConfigError, DataError
 
 
 class Planted:
-    """An answer of a machine that is not the party's own: unpickled, it writes down where."""
+    """An answer of a machine that is not the party's own. When it is unpickled it writes down where."""
 
     def __init__(self, path):
         self.path = path
@@ -23,7 +23,7 @@ class Planted:
 
 
 def prepare(shared):
-    """Do what an input says, under the folder that all share."""
+    """Do what an input says, in the folder that all share."""
     folder = Path(shared.decode())
 
     def chore(given):
@@ -49,7 +49,7 @@ def prepare(shared):
             case ["sleep", seconds, name]:
                 with (folder / f"{name}-tidy").open("w"):
                     try:
-                        (folder / name).write_text(str(os.getpid()))  # whoever reads it may interrupt at once
+                        (folder / name).write_text(str(os.getpid()))  # a reader may interrupt at once
                         time.sleep(seconds)
                     finally:
                         (folder / f"{name}-tidy").unlink()

@@ -21,14 +21,14 @@ from tallystick.errors import ComputeError, ConfigError, DataError
 
 
 def chores(folder, *asked, workers=2):
-    """The outputs of chores, as they come."""
+    """Return the outputs of chores, in the order in which they come."""
     work = Work(prepare="chores:prepare", shared=str(folder).encode())
     given = (json.dumps(each).encode() for each in asked)
     return LocalEngine(workers=workers).map(work, given, json.loads)
 
 
 def begun(path):
-    """The process that wrote its number there."""
+    """Return the process that wrote its number there."""
     until = time.monotonic() + PATIENCE_S
     while not (path.exists() and (text := path.read_text())):
         assert time.monotonic() < until, f"{path.name} was never begun"
@@ -37,7 +37,7 @@ def begun(path):
 
 
 def ended(number):
-    """Whether a process ends, in time."""
+    """Tell whether a process ends in time."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         try:

@@ -21,7 +21,7 @@ from tallystick.errors import ComputeError, ConfigError, DataError
 
 
 def chores(engine, folder, *asked):
-    """The outputs of chores, as they come."""
+    """Return the outputs of chores, in the order in which they come."""
     work = Work(prepare="chores:prepare", shared=str(folder).encode())
     return engine.map(work, (json.dumps(each).encode() for each in asked), json.loads)
 
@@ -36,7 +36,7 @@ def test_without_ray_a_line_says_what_to_install(tmp_path, monkeypatch):
 def test_an_address_that_does_not_answer_is_given_up_in_time(tmp_path, monkeypatch, scheme):
     pytest.importorskip("ray")
     monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # it takes connections, and speaks no protocol
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # it accepts connections, and speaks no protocol
         address = f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ComputeError, match=rf"compute.address = {address}: no Ray cluster answered within 0.3 s"):
             RayEngine(address=address, workers=1).check("tallystick.simulation")

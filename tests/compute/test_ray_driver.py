@@ -117,7 +117,7 @@ class Planted:
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Has ``ray`` be the stand-in, and gives its folder."""
+    """Make ``ray`` the stand-in, and return its folder."""
     (tmp_path / "modules" / "ray").mkdir(parents=True)
     (tmp_path / "modules" / "ray" / "__init__.py").write_text(STAND_IN)
     (tmp_path / "modules" / "ray" / "experimental").mkdir()
@@ -217,7 +217,7 @@ def test_leaving_has_a_deadline_and_keeps_what_was_answered(stand_in, monkeypatc
 
 
 def test_a_process_that_does_not_answer_is_given_up(stand_in, monkeypatch):
-    """Its machine may hang, or it is stopped: whoever trains with it would wait for ever, and so would the peer."""
+    """Its machine may hang, or it is stopped: otherwise this side would wait for ever, and so would the peer."""
     monkeypatch.setenv("RAY_TEST", "wait waits")
     with RayEngine(workers=1).joined(room=1) as cluster:
         cluster.tell(Keep(number=0, prepare="chores:prepare"), b"/")
@@ -230,9 +230,9 @@ def test_a_process_that_does_not_answer_is_given_up(stand_in, monkeypatch):
 
 @pytest.mark.parametrize("pulse", [b"7.1 1 node-a,process=12", b"rubbish \xff"])
 def test_a_task_whose_worker_stands_still_is_named(stand_in, monkeypatch, pulse):
-    """Ray waits for ever for a worker that is stopped; what it left on the head is read like a peer's."""
+    """Ray waits for ever for a worker that is stopped. What it left on the head is read like a peer's data."""
     monkeypatch.setenv("RAY_TEST", "wait waits")
-    monkeypatch.setenv("RAY_USE_TLS", "1")  # the head of the stand-in takes connections, and no more
+    monkeypatch.setenv("RAY_USE_TLS", "1")  # the head of the stand-in accepts connections, and does nothing else
     (stand_in / "pulses").mkdir()
     (stand_in / "pulses" / "1").write_bytes(pulse)
     with closing(socket.create_server(("127.0.0.1", 0))) as head:

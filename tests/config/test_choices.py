@@ -1,4 +1,6 @@
-"""Sections of which one key says which keys there are: each choice has its own, in the reader, the schema and the messages."""
+"""Sections in which one key decides which other keys exist: each choice has its own, in the reader, the schema and the
+messages.
+"""
 
 import json
 from typing import Any
@@ -53,7 +55,7 @@ WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
     ],
     MergeKeys: [{"model": {"merge": {"method": method}}} for method in MERGES],
 }
-"""A contract of each choice of a section, with nothing but what it needs."""
+"""Return a contract of each choice of a section, with only what it needs."""
 SECTIONS = {
     AlignmentKeys: "alignment",
     UnalignedKeys: "unaligned",
@@ -95,7 +97,7 @@ def test_every_way_of_linking_has_its_class() -> None:
 def test_the_canonical_form_of_all_choices_has_the_same_keys_and_is_read_again(family: type[Variant]) -> None:
     contracts = [parsed(changes) for changes in WRITTEN[family]]
     forms = [json.loads(contract.canonical_json()) for contract in contracts]
-    later = {"labels"}  # of a multilabel target alone: contracts keep the hash that they had before there was one
+    later = {"labels"}  # of a multilabel target alone: contracts keep their hash from before that target existed
     assert len({tuple(key for key in values_at(family, form) if key not in later) for form in forms}) == 1
     for contract, form in zip(contracts, forms, strict=True):
         again = parse_contract(form)

@@ -28,7 +28,7 @@ BASE_JSON = parse_contract(BASE).canonical_json()
 
 
 def changed(**paths: Any) -> dict[str, Any]:
-    """The base with keys set, a__b for a.b."""
+    """Return the base with keys set, a__b for a.b."""
     data = copy.deepcopy(BASE)
     for path, value in paths.items():
         *folders, last = path.split("__")
@@ -305,7 +305,7 @@ def test_deeply_nested_peer_contract_is_refused() -> None:
 
 
 def keys_of(model: type[Model], prefix: str = "") -> list[str]:
-    """Every key path of a config model."""
+    """Return every key path of a config model."""
     found = []
     for name, field in model.model_fields.items():
         assert field.description, f"{model.__name__}.{name} has no description"

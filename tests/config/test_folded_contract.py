@@ -1,4 +1,4 @@
-"""Networks side by side (``training.folds``): how many there are by themselves, what excludes them, what they disclose."""
+"""Networks side by side (``training.folds``): their default number, what excludes them, what they disclose."""
 
 import math
 

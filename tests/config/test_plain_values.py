@@ -1,4 +1,4 @@
-"""Values of a contract or a party file as programs bring them: the plain ones that they are."""
+"""Values of a contract or a party file as programs pass them become the plain values that they are."""
 
 from decimal import Decimal
 from enum import Enum

@@ -1,4 +1,4 @@
-"""The comments of the files that `tallystick init` writes name the choices that the schemas have, and no others."""
+"""The comments of the files that `tallystick init` writes name the choices of the schemas, and no others."""
 
 import json
 import re
@@ -15,7 +15,7 @@ LISTED = re.compile(r"^\s*(?:(\w+): )?.*# ([\w-]+(?: \([^|)]*\))?(?: \| [^|]+)+)
 
 
 def choices_by_key(schema: object) -> dict[str, set[str]]:
-    """The texts that a key may be, by its name, wherever it stands."""
+    """Return the texts that a key may be, by its name, in any place."""
     found: dict[str, set[str]] = {}
 
     def look(node: object, key: str) -> None:
@@ -33,7 +33,7 @@ def choices_by_key(schema: object) -> dict[str, set[str]]:
 
 
 def listed(line: str) -> tuple[str, list[str]] | None:
-    """The key of a line, and the choices that its comment lists: the first word of each part."""
+    """Return the key of a line, and the choices that its comment lists: the first word of each part."""
     match = LISTED.match(line)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""How often in an epoch weights are compared: what auto comes to, and what is refused and said."""
+"""How often in an epoch weights are compared: the values of auto, and what is refused and said."""
 
 import pytest
 from tiny import contract_values

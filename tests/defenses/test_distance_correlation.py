@@ -1,4 +1,4 @@
-"""The closed form of distance correlation against the definition, by value and by gradient, and every awkward batch."""
+"""Compare the closed form of distance correlation with the definition, by value and by gradient, with every awkward batch."""
 
 import math
 
@@ -14,7 +14,7 @@ from tallystick.errors import ConfigError, DataError
 
 
 def by_definition(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Szekely's dCor^2 with all n x n matrices, by autograd; labels of different classes have distance 1."""
+    """Compute Szekely's dCor^2 with all n x n matrices, by autograd; labels of different classes have distance 1."""
 
     def centred(d_BB: Tensor) -> Tensor:
         return d_BB - d_BB.mean(dim=0) - d_BB.mean(dim=1, keepdim=True) + d_BB.mean()
@@ -41,7 +41,7 @@ def value_and_gradient(function: object, cut_BD: Tensor, labels_B: Tensor) -> tu
 
 @pytest.fixture
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles that do not divide the batch, so that all their borders are crossed."""
+    """Tiles do not divide the batch, so all their borders are crossed."""
     monkeypatch.setattr(pairwise, "ROWS", 7)
     monkeypatch.setattr(pairwise, "COLUMNS", 11)
 
@@ -50,7 +50,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(st.integers(5, 60), st.integers(1, 9), st.integers(2, 5), st.integers(0, 10**6), st.floats(0, 3))
 def test_value_and_gradient_are_those_of_the_definition(rows: int, width: int, classes: int, seed: int, signal: float) -> None:
-    """Rows that all but coincide are another test's: a distance of 2e-5 as a root of differing squares keeps 4 digits."""
+    """Another test has rows that are nearly equal: a distance of 2e-5 as a root of differing squares keeps 4 digits."""
     cut_BD, labels_B = embeddings(rows, width, classes, seed=seed, signal=signal)
     assume(torch.pdist(cut_BD).min() > 3e-4)  # of 60 rows in one column one batch in four is not
     expected, expected_BD = value_and_gradient(by_definition, cut_BD, labels_B)

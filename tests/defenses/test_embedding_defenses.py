@@ -1,4 +1,6 @@
-"""Defences of a feature party's columns: what each does to embeddings, against slow references; and the defended bottom."""
+"""Defences of a feature party's columns: the effect of each on embeddings, compared with slow references; and the
+defended bottom.
+"""
 
 from dataclasses import replace
 from itertools import combinations
@@ -95,7 +97,7 @@ def test_quantized_coordinates_have_the_levels_and_the_gradient_of_what_is_withi
     sent_BD.sum().backward()
     assert cut_BD.grad.tolist() == [[0.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
     levels = QuantizedEmbeddings(levels=7, reach=1.0)(drawn(1000), generator=noise())
-    assert len(levels.unique()) == 7  # to the bit: sums with what was rounded would show it
+    assert len(levels.unique()) == 7  # to the bit, because sums with rounded values would show them
     values = QuantizedEmbeddings(levels=3)(drawn(1000) * 3, generator=noise())
     assert set(values.flatten().tolist()) == {-1.0, 0.0, 1.0}
 
@@ -146,7 +148,7 @@ def test_what_a_batch_explains_is_ridge_regressions_share():
 
 @pytest.mark.parametrize("defense", EVERY, ids=lambda each: each.method)
 def test_every_embedding_that_leaves_is_defended_in_training_and_after(defense):
-    """What the bottom gives differs from what is sent, in evaluation as well; a penalty acts on the backward pass alone."""
+    """The bottom's output differs from what is sent, in evaluation as well. A penalty acts on the backward pass alone."""
     bare, defended = Bottom(), DefendedBottom(Bottom(), embedding_chain([defense]), secret=bytes(32))
     given = features()
     for mode in (True, False):
@@ -172,7 +174,7 @@ def test_a_penaltys_gradient_joins_the_cut_gradient(defense):
 
 @pytest.mark.parametrize("defense", [each for each in EVERY if each.stage == "embedding penalties"], ids=lambda each: each.method)
 def test_training_against_a_penalty_hides_columns(defense):
-    """Gradient steps on the penalty alone bring it down: of 120 rows and 70 regressors some is always explained. Seeded."""
+    """Gradient steps on the penalty alone reduce it. Of 120 rows and 70 regressors some is always explained. Seeded."""
     given, bottom = features(), Bottom()
     optimizer, values = torch.optim.Adam(bottom.parameters(), lr=0.03), []
     for _ in range(60):
@@ -202,7 +204,9 @@ def test_noise_comes_from_the_secret_and_from_what_it_hides():
 
 
 def test_one_name_of_other_weights_has_other_noise():
-    """Two copies of a run folder that both go on have the same names of steps, and closed units embed a row alike in both."""
+    """Two copies of a run folder that are both resumed have the same names of steps, and closed units embed a row alike
+    in both.
+    """
 
     class Closed(Bottom):
         def forward(self, features):
@@ -223,7 +227,7 @@ def test_one_name_of_other_weights_has_other_noise():
 
 
 def test_a_row_has_one_noise_whatever_rows_stand_beside_it():
-    """Two hundred batches of other companions: the same bytes, so that their mean is no nearer to the embedding than one."""
+    """Two hundred batches of other companions: the same bytes, so their mean is no nearer to the embedding than one."""
     defended, given = DefendedBottom(Bottom(), embedding_chain([EVERY[0]]), secret=bytes(32)), features()
     defended.eval()
     whole_BD = defended(given)
@@ -236,7 +240,7 @@ def test_a_row_has_one_noise_whatever_rows_stand_beside_it():
 
 
 def test_few_rows_are_sent_as_beside_many():
-    """By themselves one to three of them come out in other last bits, and some cross the noise's grid, which is another draw."""
+    """One to three rows alone have other last bits, and some cross the noise's grid, which gives another draw."""
 
     class Wide(nn.Module):
         def __init__(self):
@@ -258,7 +262,9 @@ def test_few_rows_are_sent_as_beside_many():
 
 
 def test_rows_with_one_embedding_have_independent_noise_and_another_embedding_has_another():
-    """Else a row whose columns are known would show all that equal them. 2,000 rows of 6: no two alike but with chance 1e-10."""
+    """Otherwise a row whose columns are known would show all equal rows. 2,000 rows of 6: two are alike with a chance
+    of 1e-10.
+    """
     defended = DefendedBottom(Bottom(), embedding_chain([EVERY[0]]), secret=bytes(32))
     like = features(1).rows(torch.zeros(2_000, dtype=torch.int64))
     like = replace(like, who_N=torch.arange(2_000))
@@ -313,7 +319,7 @@ def test_strengths_out_of_range_are_refused():
 
 
 def trained(bottom, rows, *, wanted_B, steps=300):
-    """Train it as a top model does that first pushes every row down; return what is sent at the end."""
+    """Train it like a top model that first pushes every row down. Return what is sent at the end."""
     optimizer = torch.optim.Adam(bottom.parameters(), lr=1e-2)
     for step in range(steps):
         sent_BD = bottom(rows)
@@ -326,7 +332,7 @@ def trained(bottom, rows, *, wanted_B, steps=300):
 
 @pytest.mark.parametrize("defended", [True, False])
 def test_units_that_all_rows_closed_open_again_where_embeddings_are_rounded(defended):
-    """A plain ReLU's stay closed: after a push that all rows share, every embedding is 0 for good. Seeded."""
+    """Units of a plain ReLU stay closed: after a push that all rows share, every embedding is 0 for ever. Seeded."""
     torch.manual_seed(0)
     shape = FeatureShape(numeric=3, cardinalities=())
     bottom = TabularBottom(shape, embedding_width=4, hidden=(16, 4))

@@ -1,4 +1,4 @@
-"""From one output, which of two candidates can it not be? Tried on all noise that claims an epsilon."""
+"""Which of two candidates can one output exclude? Tried on all noise that claims an epsilon."""
 
 import math
 
@@ -17,7 +17,7 @@ TRIES, WIDTH = 2_000, 16
 
 
 def released(method, epsilon, values_BD, *, step=0):
-    """What is sent of rows one by one, and the grid that it is claimed to lie on."""
+    """Return what is sent of rows one by one, and the grid that it is claimed to be on."""
     noise = NoiseStream(bytes(32), step=step)
     if method == "embeddings":
         defense = GaussianEmbeddings(epsilon=epsilon, delta=1e-6, clip=1.0)
@@ -29,7 +29,7 @@ def released(method, epsilon, values_BD, *, step=0):
 
 
 def reach(grid):
-    """The largest noise that there is, in steps."""
+    """Return the largest possible noise, in steps."""
     parts = DiscreteGaussian.hiding(grid.deviation).parts
     return sum(factor * max(table.masses()) for factor, table in parts)
 
@@ -39,7 +39,7 @@ def reach(grid):
 def test_no_candidate_is_excluded_by_one_output(method, epsilon):
     """Either of two candidates can have sent every output, and its last bits favour neither.
 
-    The last two and four bits are guessed right in half of 2,000 tries, within what a fair coin leaves with a chance of 1e-7.
+    The last two and four bits are guessed right in half of 2,000 tries, within the bounds of a fair coin at a chance of 1e-7.
     """
     draws = torch.Generator().manual_seed(3)
     candidates = [torch.randn(TRIES, WIDTH, generator=draws) for _ in range(2)]
@@ -60,7 +60,7 @@ def test_no_candidate_is_excluded_by_one_output(method, epsilon):
 
 @pytest.mark.parametrize("epsilon", [30.0, 100.0])
 def test_the_tail_reaches_as_far_as_a_large_epsilon_needs(epsilon):
-    """What the far neighbour sends is possible for the near one, but for a chance that delta dwarfs."""
+    """What the far neighbour sends is possible for the near one, except with a chance far below delta."""
     ends = torch.full((TRIES, 1), 9.0), torch.full((TRIES, 1), -9.0)
     (sent_BD, grid), there = released("embeddings", epsilon, ends[0]), ends[1]
     assert np.abs(sent_BD.double().numpy() / grid.step - grid.on_grid(there.numpy())).max() <= reach(grid)

@@ -1,4 +1,4 @@
-"""Isotropic noise and the per-step Gaussian mechanism: size, clipping, calibration; and the stream that noise comes from."""
+"""Isotropic noise and the per-step Gaussian mechanism: size, clipping, calibration; and the stream of noise."""
 
 import math
 import secrets
@@ -49,7 +49,9 @@ def test_isotropic_noise_does_not_read_labels_and_covers_every_batch() -> None:
 
 
 def test_gaussian_clips_the_gradient_of_a_rows_own_loss() -> None:
-    """The noise depends on the generator alone, so the difference to zero gradients under the same noise is what was clipped."""
+    """The noise depends on the generator alone, so the difference from zero gradients under the same noise is the
+    clipped gradient.
+    """
     grad_BD = torch.diag(torch.tensor([0.1, 0.5, 1.0, 30.0], dtype=torch.float64)) / 4  # own losses: norms .1, .5, 1, 30
     defense = GaussianGradients(epsilon=1.0, delta=1e-5, clip=1.0)
     sent_BD, noise_BD = (defense(part_BD, torch.zeros(4), generator=generator()) for part_BD in (grad_BD, 0 * grad_BD))
@@ -120,7 +122,7 @@ def test_a_stream_is_standard_normal_and_uniform(dtype: torch.dtype) -> None:
 
 
 def test_a_stream_is_fixed_by_secret_and_step_alone() -> None:
-    """64 words of 32 bits of another stream are these with a chance of 2^-2048; only one secret here is drawn."""
+    """64 words of 32 bits of another stream equal these with a chance of 2^-2048; only one secret here is drawn."""
 
     def draw(secret: bytes, step: int) -> torch.Tensor:
         return NoiseStream(secret, step=step).words(64)

@@ -1,4 +1,4 @@
-"""Label defences: flip rates, the optimal use of a prior, sigma by inversion against dp-accounting, and what they refuse."""
+"""Label defences: flip rates, the optimal use of a prior, sigma by inversion compared with dp-accounting, and refusals."""
 
 import itertools
 import math
@@ -94,7 +94,7 @@ def test_the_number_of_classes_is_the_best_of_all(weights: list[float], epsilon:
 def test_no_label_private_mechanism_keeps_more(prior: tuple[float, ...], epsilon: float) -> None:
     """The best epsilon-DP matrix by linear programming keeps as many labels as the response over the best k classes.
 
-    Where that k is 1 the matrix calls every row one class; the response is then over two, the best from which to learn.
+    If k is 1 the matrix calls every row one class; the response then uses two classes, the best ones to learn from.
     """
     classes = len(prior)
     rows, limits = [], []
@@ -168,7 +168,7 @@ OUTCOMES = list(itertools.product(range(CLASSES), repeat=ROWS))
 
 
 def exact_chances(labels: tuple[int, ...], epsilon: float) -> np.ndarray:
-    """The chance of every outcome, by adding up over which rows are in the first stage."""
+    """Return the chance of every outcome, by a sum over which rows are in the first stage."""
 
     def response(label: int, out: int, top: Sequence[int]) -> float:
         weights = [math.exp(epsilon * (each == label)) for each in top]
@@ -186,7 +186,7 @@ def exact_chances(labels: tuple[int, ...], epsilon: float) -> np.ndarray:
 
 
 def drawn(labels: tuple[int, ...], epsilon: float, *, runs: int, seed: int) -> np.ndarray:
-    """Which outcome each run of the defence gave."""
+    """Return the outcome of each run of the defence."""
     defense, labels_N, source = LabelDPPrior(epsilon=epsilon, first_stage=HALF), torch.tensor(labels), seeded_bytes(seed)
     places = np.array([CLASSES**row for row in reversed(range(ROWS))])
     return np.array([defense(labels_N, classes=CLASSES, random_bytes=source).numpy() @ places for _ in range(runs)])
@@ -232,7 +232,9 @@ def test_sigma_is_the_least_that_an_independent_accountant_accepts(epsilon: floa
 
 
 def test_gaussian_labels_carry_the_noise_they_say() -> None:
-    """100,000 draws against the exact distribution: a Kolmogorov-Smirnov test at 1e-6; the grid adds 1e-4 to its distance."""
+    """100,000 draws are compared with the exact distribution: a Kolmogorov-Smirnov test at 1e-6; the grid adds 1e-4 to
+    its distance.
+    """
     labels_N = (torch.arange(100_000) % 4 == 0).float()
     defense = GaussianLabels(epsilon=1.0, delta=1e-6)
     noise_N = (defense.noisy(labels_N, random_bytes=seeded_bytes()) - labels_N).numpy()

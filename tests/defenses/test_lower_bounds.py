@@ -1,6 +1,6 @@
-"""Each epsilon that a defence claims has its empirical lower bound under it, by draws through the defence itself.
+"""Each epsilon that a defence claims is above its empirical lower bound, by draws through the defence itself.
 
-A bound holds with 1 - 1e-7, and every draw is seeded. Each test is seen to work: twice what is claimed goes over the claim.
+A bound holds with 1 - 1e-7, and every draw is seeded. Each test can fail: twice the claim is found to exceed it.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from tallystick.privacy.ledger import Ledger
 
 ROWS = 100_000
 DELTA = 0.1  # large, so that an event at the edge of the guarantee is drawn often enough to be counted
-NEAR = 0.75  # a bound is to reach so much of what is claimed, or it could not tell a right defence from a weak one
+NEAR = 0.75  # a bound must reach so much of the claim, or it could not distinguish a right defence from a weak one
 
 
 def bytes_of(seed):
@@ -35,7 +35,7 @@ def charged(event, *, delta=0.0):
 
 @pytest.mark.parametrize(("classes", "epsilon"), [(2, 1.0), (5, 1.0), (2, 0.5)])
 def test_randomised_response_of_one_label(classes, epsilon):
-    """A row whose label is 0 beside the same row with label 1."""
+    """Return a row whose label is 0 and the same row with label 1."""
 
     def bound(budget):
         defense = LabelDP(epsilon=budget)
@@ -48,7 +48,7 @@ def test_randomised_response_of_one_label(classes, epsilon):
 
 
 def test_gaussian_noise_on_one_label():
-    """Rows of both labels through one call, so that the share of positives, which all targets read, is the same."""
+    """Send rows of both labels through one call, so that the share of positives, which all targets read, is the same."""
 
     def bound(epsilon):
         labels_N = (torch.arange(2 * ROWS) % 2).double()
@@ -61,14 +61,14 @@ def test_gaussian_noise_on_one_label():
 
 
 def gradients(label, width=2):
-    """Cut gradients of so many like rows of one batch whose own losses' gradients are longer than the clip."""
+    """Return cut gradients of so many equal rows of one batch, whose own losses' gradients are longer than the clip."""
     cut_BD, weights_D = torch.zeros(ROWS, width, requires_grad=True), torch.linspace(1, 7, width)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(cut_BD @ weights_D, torch.full((ROWS,), label))
     return torch.autograd.grad(loss, cut_BD)[0], weights_D
 
 
 def gradient_bound(epsilon, *, steps=1):
-    """What the feature party tells of a row's label from so many steps; what separates the two is along the top's weights."""
+    """Return what so many steps show the feature party of a row's label; the top's weights separate the two."""
     defense, seen = GaussianGradients(epsilon=epsilon, delta=DELTA, clip=2.0), []
     for side, label in enumerate((1.0, 0.0)):
         grad_BD, weights_D = gradients(label)
@@ -83,12 +83,12 @@ def test_one_step_of_gaussian_gradients():
 
 
 def test_a_second_step_of_gaussian_gradients_is_not_within_the_epsilon_of_one():
-    """Why its guarantee says that the run has none."""
+    """The reason why its guarantee says that the run has none."""
     assert gradient_bound(1.0, steps=2) > 1.0
 
 
 def test_a_run_of_gaussian_embeddings_costs_what_the_ledger_is_charged(tmp_path):
-    """Worst neighbours, at opposite ends of the clip, sent in each of four epochs; sent in eight they are over the charge."""
+    """Worst neighbours, at opposite ends of the clip, are sent in each of four epochs. Sent in eight they exceed the charge."""
     epochs, defense = 4, GaussianEmbeddings(epsilon=1.0, delta=DELTA, clip=2.0)
     ends = torch.tensor([3.0, -6.0]), torch.tensor([-6.0, 12.0])  # both longer than the clip
     seen_N, bounds = [torch.zeros(ROWS), torch.zeros(ROWS)], []

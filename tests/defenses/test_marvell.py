@@ -1,4 +1,6 @@
-"""Marvell against a generic constrained optimiser, Gaussian KL from matrices, its own samples, and every awkward batch."""
+"""Compare Marvell with a generic constrained optimiser, Gaussian KL from matrices, and its own samples, with every
+awkward batch.
+"""
 
 import dataclasses
 import math
@@ -38,7 +40,7 @@ def spent(classes: TwoClasses, noise: MarvellNoise) -> float:
 
 
 def generic_optimum(classes: TwoClasses, power: float, rng: np.random.Generator, starts: int) -> float:
-    """The least sum of KLs that SLSQP finds from several starts, over all four variances, made exactly feasible."""
+    """Return the least sum of KLs that SLSQP finds from several starts, over all four variances, made exactly feasible."""
     p, across = classes.positive_share, classes.width - 1
     cost = np.array([1 - p, (1 - p) * across, p, p * across])
 
@@ -85,7 +87,7 @@ def test_no_generic_optimiser_finds_less_noise_for_the_same_power() -> None:
         ours = optimal_noise(classes, power=power)
         assert ours.sum_kl <= theirs * (1 + 1e-6), (classes, power)
         ratios.append(theirs / ours.sum_kl)
-    # The oracle has teeth: it mostly arrives at the same optimum.
+    # The oracle is strong: it mostly finds the same optimum.
     assert np.median(ratios) < 1 + 1e-5
 
 
@@ -136,7 +138,7 @@ def noise_covariance(noise: MarvellNoise, direction_D: np.ndarray) -> tuple[np.n
 
 
 def batch(seed: int = 0, rows: int = 400, width: int = 6, share: float = 0.2) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of a mean loss: tiny, two classes of different spread around different means."""
+    """Make gradients of a mean loss: tiny, two classes of different spread around different means."""
     labels_B = (torch.arange(rows) < share * rows).float()
     spread_B1 = 0.3 + labels_B[:, None]
     grad_BD = torch.randn(rows, width, generator=generator(seed), dtype=torch.float64) * spread_B1
@@ -210,7 +212,7 @@ def test_dynamic_mode_keeps_the_sum_kl_below_its_limit_without_wasting_power(lim
 
 
 def test_bounds_hold_for_the_best_detector_between_two_gaussians() -> None:
-    """For N(0, 1) against N(d, 1) the best error and AUC are known: both bounds must lie on the safe side."""
+    """For N(0, 1) and N(d, 1) the best error and AUC are known: both bounds must be on the safe side."""
     normal = torch.distributions.Normal(0.0, 1.0)
     for distance in (0.1, 0.5, 1.0, 2.0, 5.0):
         noise = MarvellNoise(lam10=0.0, lam20=0.0, lam11=0.0, lam21=0.0, sum_kl=distance**2)
@@ -219,7 +221,7 @@ def test_bounds_hold_for_the_best_detector_between_two_gaussians() -> None:
 
 
 def mean_square(defense: Marvell, grad_BD: torch.Tensor, labels_B: torch.Tensor) -> float:
-    """Mean squared norm of what is added to a row, over 300 batches."""
+    """Return the mean squared norm of what is added to a row, over 300 batches."""
     added = [(defense(grad_BD, labels_B, generator=generator(seed)) - grad_BD).square().sum(dim=1).mean() for seed in range(300)]
     return float(torch.stack(added).mean())
 
@@ -264,7 +266,7 @@ def test_one_positive_is_hidden_among_the_negatives(strength: dict[str, Any]) ->
 def test_two_rows_one_of_each_class() -> None:
     grad_BD = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], dtype=torch.float64)
     noise, _ = Marvell(power=4.0).plan(grad_BD, torch.tensor([False, True]))
-    # Without spread the classes differ along the line only: all power goes there, half to each, |difference|^2 = 5.
+    # Without spread the classes differ along the line only, so it gets all power, half for each class, |difference|^2 = 5.
     assert noise.lam10 == pytest.approx(20)
     assert noise.lam11 == pytest.approx(20)
     assert noise.sum_kl == pytest.approx(5 / 20)
@@ -286,7 +288,7 @@ def test_float32_in_and_out_and_one_generator_gives_the_same_bits() -> None:
 
 
 def test_tiny_float32_gradients_keep_their_noise() -> None:
-    """Squares of 1e-25 vanish in float32 (1e-50): everything is planned in float64."""
+    """Squares of 1e-25 are 0 in float32 (1e-50), so everything is planned in float64."""
     grad_BD, labels_B = batch()
     small_BD = (grad_BD / grad_BD.abs().max() * 1e-25).float()
     noisy_BD = Marvell(power=4.0)(small_BD, labels_B, generator=generator())

@@ -1,4 +1,4 @@
-"""MixPro: the cosine it promises, equation 11 as printed, and the batches for which the paper's formula fails."""
+"""MixPro: the promised cosine, equation 11 as printed, and the batches for which the paper's formula fails."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Parties for test_processes: what each does is in its arguments."""
+"""Parties for test_processes; the arguments say what each does."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The flights demo: every way of linking rows that it has tables for, and a clear word for one that it has not."""
+"""The flights demo: every way of linking rows for which it has tables, and a clear message for one without."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -59,7 +59,7 @@ def test_departures_and_readings_share_places_and_times_and_no_id(tmp_path):
     carrier, weather = pl.read_parquet(found.carrier), pl.read_parquet(found.weather)
     assert (carrier.height, weather.height) == (3000, 26_115)
     assert set(carrier.columns) & set(weather.columns) == set(PLACE_AND_TIME)
-    # The demo of an id has the reading of the hour of departure; this one asks for it so many hours earlier.
+    # The id's demo has the reading of the hour of departure; this one asks for it so many hours earlier.
     assert carrier["hours"].min() >= weather["hours"].min() - 24
     assert (
         carrier.select((pl.col("hours") + LEAD_HOURS).round(9) % 1 * 60 - pl.col("departure_minute") % 60).to_series().abs().max()

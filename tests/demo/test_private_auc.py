@@ -1,4 +1,4 @@
-"""The private AUC over processes: what the server learns, what each ledger holds, and a client that is killed mid-sum."""
+"""The private AUC over processes: what the server learns, what each ledger holds, and a client that is killed during the sum."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def locked(path):
 
 @pytest.mark.long
 def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_name(tmp_path):
-    """Locked ledgers hold two clients where the test wants them: one before its key, one before its answer."""
+    """Locked ledgers stop two clients where the test needs them: one before its key, one before its answer."""
     table = pl.DataFrame({"score": [0.1, 0.2, 0.3, 0.4] * 50, "late": [0, 1, 0, 1] * 50, "carrier": ["x"] * 200})
     for name in NAMES:
         (tmp_path / name).mkdir()
@@ -88,14 +88,14 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
         os.kill(parties.pids["client-3"], signal.SIGKILL)
         killed = time.monotonic()
         waiting.join(PATIENCE_S)
-        assert time.monotonic() - killed < limits.deadline_s + 30  # the rest is a busy machine's
+        assert time.monotonic() - killed < limits.deadline_s + 30  # the rest is for a busy machine
         before_the_answer.close()
     (error,) = caught
     text = str(error)
     assert text.startswith("client-3: its process ended by signal 9")
     assert "client-3 dropped out of the sum over 3 clients; no result was released" in text
     assert "a new round without client-3 would show client-3's own exact score histogram by the difference" in text
-    # What was spent stays spent; the one that was killed had not answered, so it owes nothing.
+    # What was spent stays spent; the killed one had not answered, so it owes nothing.
     assert [_entries(ledgers[name]) for name in NAMES] == [1, 1, 0]
 
 

@@ -1,4 +1,4 @@
-"""Whoever walks through the house by its map finds every file, folder and name that the map gives."""
+"""Every file, folder and name on the map exists."""
 
 import ast
 import re
@@ -14,7 +14,9 @@ FOLDER = re.compile(r"(?<![\w/.~-])((?:[\w-]+/)+)(?![\w*.])")
 
 
 def named_files(text: str) -> list[tuple[str, str, str]]:
-    """Each file that a page names, the folder that its item or line of a drawing named last, and the name within it or none."""
+    """Return each file that a page names, the folder that its item or line of a drawing named last, and the name within
+    it or none.
+    """
     places, folder, drawn = [], "", False
     for line in text.splitlines():
         drawn ^= line.startswith("```")
@@ -28,13 +30,13 @@ def named_files(text: str) -> list[tuple[str, str, str]]:
 
 
 def file_of(path: str, folder: str) -> Path | None:
-    """The file, looked for beside the file before it, in the library, in the experiments, and from the root."""
+    """Return the file, looked for beside the file before it, in the library, in the experiments, and from the root."""
     places = [source / part / path for source in SOURCES for part in ((folder, "") if folder else ("",))]
     return next((place for place in places if place.is_file()), None)
 
 
 def names_in(path: Path) -> set[str]:
-    """The names that a module defines, and those of its classes with the class before them."""
+    """Return the names that a module defines, and those of its classes with the class before them."""
     names: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The page of claims says what the pages say that it leads to, and counts itself right."""
+"""The page of claims agrees with the pages that it links, and its counts are right."""
 
 import re
 import unicodedata
@@ -15,13 +15,13 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
 
 
 def table_rows(text: str, columns: int) -> list[list[str]]:
-    """The rows of its tables of so many columns, without their heads."""
+    """Return the rows of its tables of so many columns, without their heads."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     return [row for row in rows if len(row) == columns and row[1] not in ("verdict", "state")]
 
 
 def section(page: str, anchor: str) -> str:
-    """What stands under a heading, up to the next one that is no lower; the whole page without an anchor."""
+    """Return the text under a heading, up to the next one that is no lower; the whole page without an anchor."""
     lines = (RESULTS / page).read_text(encoding="utf-8").splitlines()
     heads = [(number, len(line) - len(line.lstrip("#")), line) for number, line in enumerate(lines) if re.match(r"#+ ", line)]
     for number, level, line in heads if anchor else ():
@@ -48,7 +48,7 @@ def decimals(number: Decimal) -> int:
 
 
 def stands(claimed: Decimal, found: list[Decimal]) -> bool:
-    """Whether one of them is this number, or rounds to it; whole numbers must be there as they are."""
+    """Tell whether one of them is this number, or rounds to it; whole numbers must match exactly."""
     places = decimals(claimed)
     near = Decimal(5).scaleb(-places - 1) if places else Decimal(0)
     return any(abs(each - claimed) <= near for each in found if decimals(each) >= places)

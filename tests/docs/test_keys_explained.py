@@ -1,4 +1,4 @@
-"""A page that was written by hand names each key of the contract and of a party file: no key without a word who needs it."""
+"""A hand-written page names each key of the contract and of a party file: no key without a person who needs it."""
 
 import collections
 import re
@@ -21,7 +21,7 @@ BY_HAND = [text for text in TEXTS if not text.partition("\n")[0].endswith(", fro
 
 
 def keys_of(model: type[Model], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key that holds no others, as its path."""
+    """Return every key that holds no others, as its path."""
     for name, field in model.model_fields.items():
         models = [each for each in models_of(field.annotation) if each is not Secret]
         if not models:
@@ -37,7 +37,7 @@ def models_of(annotation: Any) -> list[type[Model]]:
 
 
 def paths_of(values: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every path of an example; without the names that a file gives itself, such as a peer's, too."""
+    """Return every path of an example, also without the names that a file gives itself, such as a peer's."""
     for value in values if isinstance(values, list) else [values]:
         for key, inner in value.items() if isinstance(value, dict) else ():
             yield (*above, str(key))
@@ -59,7 +59,7 @@ WORDS = {
 
 
 def is_named(path: tuple[str, ...]) -> bool:
-    """Tell whether a page has the key in an example, or as code: by itself if no other key ends so, else with one above it."""
+    """Tell whether a page has the key in an example, or as code: alone if no other key ends so, else with one above it."""
     *above, last = path
     if path in EXAMPLES or ((last,) in WORDS and (LAST[last] == 1 or not above)):
         return True

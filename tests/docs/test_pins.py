@@ -1,4 +1,4 @@
-"""What is installed is what was tested: one version and its files' hashes for each package."""
+"""The installed packages are the tested ones: one version and its files' hashes for each."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def pins(name):
-    """(requirement, hashes) of each package of a file of pins."""
+    """Return (requirement, hashes) of each package of a file of pins."""
     lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
     entries = re.split(r"\n(?=\S)", "\n".join(lines).replace(" \\\n", "\n"))
     entries = [entry.partition("\n") for entry in entries]
@@ -41,7 +41,7 @@ def test_the_constraints_are_what_is_installed_with_hashes():
 
 @pytest.mark.parametrize(("name", "extras"), [("base", []), ("image", ["delta", "postgres", "redis", "serve"])])
 def test_the_image_and_a_wheel_alone_get_what_is_tested(name, extras):
-    """All that they need, of the same files, and nothing of the tests."""
+    """All that they need, from the same files, and nothing of the tests."""
     all_pins = {str(requirement): hashes for requirement, hashes in pins("requirements.txt")}
     part = {str(requirement): hashes for requirement, hashes in pins(f"requirements-{name}.txt")}
     assert part.items() <= all_pins.items()
@@ -54,7 +54,7 @@ def test_the_image_and_a_wheel_alone_get_what_is_tested(name, extras):
 
 
 def test_nothing_is_installed_without_hashes():
-    """Each call of pip names hashes, or takes nothing but our own files."""
+    """Each call of pip names hashes, or takes only our own files."""
     said = ""
     for name in ("Makefile", "deploy/Containerfile", "docs/howto/deploy.md"):
         said += (ROOT / name).read_text().replace("\\\n", " ") + "\n"

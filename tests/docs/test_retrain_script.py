@@ -1,4 +1,4 @@
-"""The script of the how-to on retraining, beside a command that stands in for ours: how it ends, and what is in use then."""
+"""The script of the how-to on retraining, with a stand-in for our command: how it ends, and what is in use then."""
 
 import os
 import re
@@ -19,7 +19,7 @@ esac
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs the script in a folder where the run "old" is in use; gives its exit code, what is in use and what was called."""
+    """Run the script in a folder where the run "old" is in use. Return its exit code, what is in use and what was called."""
     text = PAGE.read_text()
     (found,) = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if block.startswith("#!/bin/sh")]
     (tmp_path / "retrain.sh").write_text(found)

@@ -18,14 +18,16 @@ def page(name: str) -> str:
 
 
 def cells(text: str, name: str) -> list[str]:
-    """The cells of the table's row that begins with this name; fails where there is none."""
+    """Return the cells of the table's row that begins with this name. Fail if there is none."""
     found = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
     assert found, f"no row for {name}"
     return [cell.strip() for cell in found[0].strip("|").split("|")]
 
 
 def behind_of(name: str, rival: str, of_auc: float) -> list[float]:
-    """How far the default misses a rival by more than so much AUC, or ten times that of RMSE, by table; below 0 it does not."""
+    """Return how far the default misses a rival by more than so much AUC, or ten times that of RMSE, by table; below 0
+    it does not.
+    """
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in page(f"../experiments/pages/quality/{name}.md").splitlines()

@@ -1,4 +1,4 @@
-"""The tutorials run as they stand: their blocks are taken from the pages, in their order, and run in an empty folder."""
+"""The tutorials run as printed: their blocks are taken from the pages, in order, and run in an empty folder."""
 
 import os
 import re
@@ -21,7 +21,7 @@ ENVIRONMENT = {
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """(language, title, text) of each block that a reader runs."""
+    """Return (language, title, text) of each block that a reader runs."""
     found = BLOCK.findall((TUTORIALS / page).read_text(encoding="utf-8"))
     return [(language, title, textwrap.dedent(text)) for language, title, text in found]
 
@@ -64,14 +64,14 @@ def test_the_first_hour_runs_as_written(tmp_path: Path) -> None:
 
 
 def quoted(page: str) -> list[str]:
-    """The paragraphs that a page of explanation quotes from a report, each in one line."""
+    """Return the paragraphs that a page of explanation quotes from a report, each in one line."""
     text = (TUTORIALS.parent / "explanation" / page).read_text(encoding="utf-8")
     block = "\n".join(line.removeprefix(">").strip() if line.startswith(">") else "" for line in text.splitlines())
     return [" ".join(paragraph.split()) for paragraph in block.split("\n\n")]
 
 
 def counted(line: str) -> str:
-    """The line with the number of epochs left open: it follows from validation, whose last bits follow from the processor."""
+    """Return the line without the number of epochs, which depends on validation, whose last bits depend on the processor."""
     return re.sub(r"[0-9]+ epochs", "N epochs", line)
 
 

@@ -1,4 +1,4 @@
-"""What the pages say of files can be written so: each YAML block fits into a contract or a party file."""
+"""Each YAML block of the pages fits into a contract or a party file."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""A blend of two models: the second one adds what it knows, nothing if it knows nothing, and few rows settle little."""
+"""A blend of two models: the second one adds what it knows, nothing if it knows nothing, and few rows change little."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ ROWS = 4_000
 
 
 def halves(target, rng):
-    """Labels of two independent halves, and logits of a model of each."""
+    """Make labels of two independent halves, and logits of a model of each."""
     both = rng.normal(size=(2, ROWS))
     if target == "multiclass":
         logits = np.stack([np.stack([-side, np.zeros(ROWS), side], axis=1) for side in both])
@@ -29,7 +29,7 @@ def test_a_second_model_adds_what_only_it_knows(target):
     best = own + joint  # the true logits
     name = "rmse" if target == "regression" else "auc"
     alone, blend, oracle = (metrics.metric(target, name, labels, each) for each in (own, mixed, best))
-    # 4,000 rows settle three numbers: the blend is as good as the truth to a part in a hundred of what there is to gain
+    # 4,000 rows determine three numbers: the blend reaches the possible gain to a part in a hundred
     assert abs(blend - oracle) < 0.02 * abs(alone - oracle)
 
 
@@ -42,7 +42,7 @@ def test_a_model_of_noise_adds_nothing(rows):
         labels = (own + rng.logistic(size=rows) > 0).astype(float)
         mixed = blended("binary", own, rng.normal(size=rows), labels, generator=rng)
         gains.append(metrics.auc(labels, mixed) - metrics.auc(labels, own))
-    # It can only lose, by weights that luck settled: 40 draws, seeded
+    # It can only lose, by weights that luck chose: 40 draws, seeded
     assert np.mean(gains) < 0.001
     assert np.mean(gains) > -0.03
 

@@ -1,4 +1,4 @@
-"""Gradient boosting on encoded columns gives what scikit-learn gives, in a network's terms."""
+"""Gradient boosting on encoded columns equals scikit-learn's, in a network's terms."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_of_many_levels_some_are_boosted_and_those_between_lie_on_lines(monkeypa
 
 @pytest.mark.parametrize("label", [norm(), uniform(), expon(), lognorm(1)])
 def test_a_quantile_on_a_line_has_the_share_of_labels_below_it_that_its_level_says(label):
-    """Within .015, of labels whose distribution is known, at each of 99 levels."""
+    """Within .015, with labels whose distribution is known, at each of 99 levels."""
     levels = np.arange(1, 100) / 100
     places = boosted_places(levels)
     assert len(places) == boosting.MOST_LEVELS

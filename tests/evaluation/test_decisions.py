@@ -1,4 +1,4 @@
-"""What scores are worth where they decide, against brute force and scikit-learn; groups, and those too small to show."""
+"""The value of scores for decisions, compared with brute force and scikit-learn; groups, and those too small to show."""
 
 import json
 

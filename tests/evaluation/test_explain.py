@@ -1,4 +1,4 @@
-"""Explanations against Shapley's definition by all orders, a linear model's closed form, and the axioms."""
+"""Compare explanations with Shapley's definition by all orders, a linear model's closed form, and the axioms."""
 
 import itertools
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def linear(cuts: Sequence[Tensor], own: Features) -> Tensor:
 
 
 def bent(cuts: Sequence[Tensor], own: Features) -> Tensor:
-    """With products of players, so that what one adds depends on the others."""
+    """With products of players, so that the gain by one depends on the others."""
     return (
         linear(cuts, own)
         + 3 * torch.sin(own.numeric_NF[:, 0] * cuts[0][:, 0])
@@ -51,7 +51,7 @@ def explained(model: explaining.Logits, seed: int = 0) -> explaining.Explanation
 
 
 def by_definition(model: explaining.Logits, seed: int = 0) -> list[float]:
-    """The mean over all orders of what each player adds when its turn comes."""
+    """Return the mean over all orders of what each player adds in its turn."""
     row, reference = rows(1, seed), rows(12, seed + 100)
 
     def worth(players: set[int]) -> float:
@@ -95,7 +95,9 @@ def test_contributions_add_up_and_a_column_that_is_not_read_adds_nothing(
 
 
 def test_drawn_orders_come_near_and_say_how_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five players, each within five standard errors but by a chance of 3 in a million; the draws are the same in each run."""
+    """Five players, each within five standard errors, except with a chance of 3 in a million; the draws are the same in
+    each run.
+    """
     exact = explained(bent).contributions
     monkeypatch.setattr(explaining, "EXACT_PLAYERS", 0)
     drawn = explained(bent)

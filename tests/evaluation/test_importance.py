@@ -1,4 +1,4 @@
-"""Column importance across the cut: what the joined model gives, what crosses, and what a peer may not send."""
+"""Column importance across the cut: the joined model's values, what crosses, and what a peer may not send."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +40,7 @@ ROWS, HOW = 300, {"repeats": 3, "batch_size": 64}
 
 
 class Trained:
-    """A network of random weights, and labels that follow it: its columns matter as its weights say."""
+    """Make a network of random weights, and labels that follow it, so that columns matter according to its weights."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -157,7 +157,7 @@ COLUMNS = 8
 
 
 def crossed(rows: int, *, repeats: int, width: int = 8) -> tuple[SentEmbeddings, ColumnValues]:
-    """What the label party keeps of a measurement of normal columns, and the columns."""
+    """Return what the label party keeps of a measurement of normal columns, and the columns."""
     generator = torch.Generator().manual_seed(2)
     columns_NF = torch.randn(rows, COLUMNS, generator=generator)
     bottom = torch.nn.Sequential(torch.nn.Linear(COLUMNS, width), torch.nn.ReLU())
@@ -194,7 +194,9 @@ class Numbers(torch.nn.Module):
 
 
 def test_shuffled_columns_disclose_every_column_of_every_row_with_no_row_known() -> None:
-    """The attack from outside: embeddings alone give nobody normal columns who knows no row, with shuffled ones beside all do."""
+    """The attack from outside, with no known row: embeddings alone do not reveal normal columns; together with shuffled ones they
+    reveal all.
+    """
     sent, columns = crossed(1000, repeats=20)
     shuffled_alone = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
     found = evaluate_feature_inference(sent, columns, marginals=True, known=(20,), attacks=shuffled_alone)
@@ -207,7 +209,7 @@ def test_shuffled_columns_disclose_every_column_of_every_row_with_no_row_known()
 
 @pytest.mark.parametrize(("repeats", "width", "least"), [(2, 8, 2 / 3), (2, 32, 0.9), (5, 32, 0.95)])
 def test_what_shuffles_leave_to_chance_the_unshuffled_embedding_tells(repeats: int, width: int, least: float) -> None:
-    """The mean over R cells of others alone lets nobody know more than 1 / (1 + 1/R) of a normal column."""
+    """By the mean over R cells of others alone nobody knows more than 1 / (1 + 1/R) of a normal column."""
     sent, columns = crossed(1000, repeats=repeats, width=width)
     attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
     assert evaluate_feature_inference(sent, columns, marginals=True, known=(), attacks=attacks).mean(0) > least
@@ -217,7 +219,7 @@ def test_what_shuffles_leave_to_chance_the_unshuffled_embedding_tells(repeats: i
 
 
 def test_a_category_comes_back_by_its_share(net) -> None:
-    """Rows whose cell is the same lose alike: as many clusters as categories, named by their sizes."""
+    """Rows with the same cell lose alike: there are as many clusters as categories, named by their sizes."""
     generator = torch.Generator().manual_seed(0)
     code_N = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), ROWS, replacement=True, generator=generator)
     contrast_NCD = torch.eye(3)[code_N][:, None] + 0.1 * torch.randn(ROWS, 1, 3, generator=generator)

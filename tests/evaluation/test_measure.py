@@ -1,4 +1,4 @@
-"""Intervals cover what they should; comparisons are ready for JSON."""
+"""Intervals have their coverage, and comparisons are ready for JSON."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def binormal(rng: np.random.Generator, rows: int, shift: float) -> tuple[np.ndar
 
 
 def measure(target, labels, logits, **how):  # type: ignore[no-untyped-def]
-    """One model alone."""
+    """Compare one model alone."""
     found = compare_models(target, labels, logits, None, **how)
     return {"metrics": found["joint"], "curves": found["curves"]["joint"]}
 
@@ -56,9 +56,9 @@ def test_auc_interval_covers_the_true_auc() -> None:
 
 
 def test_intervals_of_rows_that_share_keys_cover_the_true_mean() -> None:
-    """200 draws of 60 customers with 20 rows each, alike but for a little noise: of 95 % intervals 176 cover at the least.
+    """200 draws of 60 customers with 20 rows each, equal but for a little noise: at least 176 intervals of 95 % cover.
 
-    Fewer at 93 %, of so few keys, has chance 4e-3; seeded. With rows drawn for themselves 71 cover.
+    Fewer at 93 %, with so few keys, has a chance of 4e-3; seeded. If rows are drawn separately 71 cover.
     """
     rng, keys = np.random.default_rng(12), np.repeat(np.arange(60), 20)
 
@@ -105,7 +105,7 @@ def test_interval_of_a_mean_has_the_width_of_the_normal_one() -> None:
 
 
 def test_paired_differences_are_tighter_than_unpaired() -> None:
-    """Two models that differ by little noise: the shared noise of the rows cancels (a factor of 5 and more here)."""
+    """Two models differ by little noise: the shared noise of the rows cancels (a factor of at least 5 here)."""
     rng = np.random.default_rng(2)
     labels, joint = binormal(rng, 3000, 1.0)
     own = joint + rng.normal(size=3000) * 0.1

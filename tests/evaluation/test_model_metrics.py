@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and slow references."""
+"""Compare metrics with scikit-learn and slow references."""
 
 from functools import cache
 
@@ -112,7 +112,7 @@ ORACLES = {
 
 
 def slow_brier(labels, predictions, weights) -> float:
-    """Follow Graf et al. row by row, with the chance to be followed by a loop over rows that were not to the end."""
+    """Follow Graf et al. row by row, with the chance of being followed by a loop over rows that were not followed to the end."""
     weights = np.ones(len(labels)) if weights is None else weights
     times, grid = np.abs(labels), brier_times(labels)
     survival = survival_curves(labels, predictions, grid)
@@ -143,7 +143,7 @@ def pinball(labels, predictions, weights, level) -> float:
 
 
 def least(labels, weights) -> float:
-    """The least losses of constants: one of the labels is best."""
+    """Return the least losses of constants: one of the labels is best."""
     return sum(min(pinball(labels, np.full(len(labels), each), weights, level) for each in labels) for level in LEVELS)
 
 

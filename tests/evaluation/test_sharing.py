@@ -1,4 +1,4 @@
-"""Exact results that leave the label party: what is agreed arrives, and nothing else is believed."""
+"""Exact results that leave the label party: what is agreed arrives, and nothing else is accepted."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Exported halves: ONNX Runtime gives what PyTorch gives, weights are the run's, and the card says what was found."""
+"""Exported halves: ONNX Runtime gives what PyTorch gives, weights are the run's, and the card has the run's findings."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ PARTIES = ("bank", "shop")
 
 
 def trained(folder, frames=None, parties=PARTIES, **changes):
-    """Run folders of a simulated job, by party."""
+    """Return run folders of a simulated job, by party."""
     values = contract_values(parties, **{"training__epochs": 1, "evaluation__own_columns_baseline": False, **changes})
     simulate(values, frames or tables(parties, rows=200, target=values["target"]["type"]), columns(parties), folder=folder)
     return {name: RunFolder.open(next(folder.rglob(f"{name}/**/format")).parent) for name in parties}
@@ -31,7 +31,7 @@ def trained(folder, frames=None, parties=PARTIES, **changes):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run with numbers that are embedded by bins, and the tables it was trained on."""
+    """Make a run with numbers that are embedded by bins; return also its training tables."""
     frames = tables(PARTIES, rows=200)
     found = trained(tmp_path_factory.mktemp("runs"), frames, model__numeric="piecewise-linear", audit="quick")
     return found, frames
@@ -39,7 +39,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def halves(runs, tmp_path_factory):
-    """Both halves of it, exported whole: folders, by party."""
+    """Return both exported halves of it: folders, by party."""
     found, _ = runs
     folder = tmp_path_factory.mktemp("halves")
     for name in PARTIES:
@@ -48,7 +48,7 @@ def halves(runs, tmp_path_factory):
 
 
 def encoded(folder, frame):
-    """Real rows as the exported encoder has them, and as the two inputs."""
+    """Return real rows as the exported encoder has them, and as the two inputs."""
     encoder = Encoder.from_json((folder / ENCODER).read_bytes())
     rows = encoder.encode(frame).unpacked()
     return rows, {"numeric_BF": rows.numeric_NF.numpy(), "codes_BG": rows.categorical_NG.numpy()}
@@ -117,7 +117,7 @@ def test_weights_are_the_runs_and_inputs_are_named(runs, halves):
 
 
 def test_no_file_but_the_encoder_holds_a_category_a_key_or_where_it_was_made(runs, halves):
-    """PyTorch's exporter notes the places of the code that it ran, below a home folder that may name somebody."""
+    """PyTorch's exporter records the places of the code that it ran, in a home folder that may name somebody."""
     _, frames = runs
     for name in PARTIES:
         words = {"green", "blue", *frames[name]["id"], "site-packages", 'File "', ".py"}
@@ -130,7 +130,7 @@ def test_no_file_but_the_encoder_holds_a_category_a_key_or_where_it_was_made(run
 
 
 def _text_of(path, content):
-    """What of a file can be read as words: weights are bytes that may look like anything."""
+    """Return what can be read as words in a file; weights are bytes that may look like anything."""
     if path.suffix == ".safetensors":
         return content[8 : 8 + int.from_bytes(content[:8], "little")]
     if path.suffix != ".onnx":

@@ -1,4 +1,4 @@
-"""A student of the joint scores: what it learns, what it is measured by, that it scores alone as it was measured; refusals."""
+"""A student of the joint scores: what it learns, how it is measured, that it scores alone with the same result, and refusals."""
 
 import json
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ QUICK = {"training__epochs": 8, "evaluation__own_columns_baseline": False, "eval
 
 
 def both_tables(rows, *, target="binary", seed=3):
-    """A partner's column tells the label but for noise, and the own column tells the partner's: so a joint score teaches."""
+    """A partner's column determines the label up to noise, and the own column the partner's, so a joint score teaches."""
     rng = np.random.default_rng(seed)
     own = rng.normal(size=rows)
     partner = own + 0.5 * rng.normal(size=rows)
@@ -44,7 +44,7 @@ def both_tables(rows, *, target="binary", seed=3):
 
 
 def scored_job(root, *, rows=500, target="binary", **changes):
-    """A run of both parties, and the label party's scores of its table."""
+    """Make a run of both parties, and the label party's scores of its table."""
     classes = {"type": target, **({"classes": 3} if target == "multiclass" else {})}
     contract = contract_values(PARTIES, **{**QUICK, "target": classes, **changes})
     job = lay_out(root, PARTIES, contract, both_tables(rows, target=target))
@@ -114,7 +114,7 @@ def test_onnx_gives_the_student_s_scores(scored):
 
 
 class Listening(Silent):
-    """A watcher that keeps what is said."""
+    """A watcher that keeps lines."""
 
     def __init__(self):
         self.said = []

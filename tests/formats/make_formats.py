@@ -1,7 +1,7 @@
-"""Make the run folders that a change of the code must go on reading: python tests/formats/make_formats.py
+"""Make the run folders that later code must still read: python tests/formats/make_formats.py It writes tests/formats/N for
+today's format N: what each party keeps of a tiny run, its table, and the scores of the run's model.
 
-It writes tests/formats/N for today's format N: what each party keeps of a tiny run, its table, and the scores that the run's
-model gave. Whoever changes the format runs it once.
+Whoever changes the format runs it once.
 """
 
 import shutil
@@ -23,13 +23,13 @@ LEFT_OUT = ("lock", "report.html", "run.log", "checkpoints", "baseline")
 
 
 def both(work):
-    """Each party's side, in a thread of its own; gives what it returns by its name."""
+    """Run each party's side in a thread of its own. Return what each returns, by name."""
     with ThreadPoolExecutor(len(PARTIES)) as pool:
         return dict(zip(PARTIES, pool.map(work, PARTIES), strict=True))
 
 
 def scores(root: Path, output: Path) -> None:
-    """Have both parties score the label party's table with the run that lies in their homes."""
+    """Let both parties score the label party's table with the run in their homes."""
 
     def work(name):
         home = root / name
@@ -39,7 +39,7 @@ def scores(root: Path, output: Path) -> None:
 
 
 def make(target: Path) -> None:
-    """Run the tiny job and keep what is needed of it; the contract names a value that differs from its key's default."""
+    """Run the tiny job and keep what is needed of it. The contract names a value that differs from its key's default."""
     values = contract_values(PARTIES, model__embedding_scale=0.1, training__starts="public")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -1,4 +1,4 @@
-"""What a version kept is read to the same scores, or refused with one line."""
+"""A run folder that a version kept is read to the same scores, or refused with one line."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ WRITTEN = sorted(int(path.name) for path in HERE.iterdir() if path.name.isdigit(
 
 @pytest.fixture
 def laid_out(tmp_path):
-    """Put what a version kept into new homes; gives their place."""
+    """Put what a version kept into new homes. Return their place."""
 
     def lay(version: int) -> Path:
         kept = HERE / str(version)

@@ -1,4 +1,4 @@
-"""Common values: what stands in a few rows only is gone from real and made-up rows alike, and the rest stays as it was."""
+"""Common values: what only a few rows have is gone from real and made-up rows alike, and the rest is unchanged."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,9 @@ def no_codes(rows: int) -> torch.Tensor:
 
 
 def awkward() -> tuple[torch.Tensor, torch.Tensor]:
-    """Continuous numbers, integers with long tails, rounded ones, mostly zeros; categories with long tails, two a pair."""
+    """Make continuous numbers, integers with long tails, rounded ones, mostly zeros, and categories with long tails,
+    two a pair.
+    """
     rng = np.random.default_rng(3)
     common = rng.normal(size=ROWS)
     numbers = [
@@ -95,7 +97,7 @@ def test_frequent_numbers_stay_and_others_move_within_a_bin_of_few_rows(values: 
 
 
 def amounts(rows: int, *, round_share: float, seed: int) -> np.ndarray:
-    """Amounts of which so many are multiples of 50, and the others have cents."""
+    """Make amounts, so many of which are multiples of 50, while the others have cents."""
     rng = np.random.default_rng(seed)
     even, odd = rng.choice(np.arange(50, 2050, 50), size=rows), rng.uniform(0, 2100, size=rows).round(2)
     return np.where(rng.random(rows) < round_share, even, odd).astype(np.float32)
@@ -108,7 +110,7 @@ def amounts(rows: int, *, round_share: float, seed: int) -> np.ndarray:
 @example(values=amounts(2000, round_share=0.95, seed=0))
 @settings(max_examples=50, deadline=None)
 def test_every_bin_is_one_frequent_number_or_has_enough_rows(values: np.ndarray) -> None:
-    """A bin of fewer rows tells that its rows are real: of the example's 80 or so, dozens had one to seven rows."""
+    """A bin of fewer rows shows that its rows are real: of the example's 80 or so, dozens had one to seven rows."""
     rows = Features(numeric_NF=torch.from_numpy(values)[:, None], categorical_NG=no_codes(len(values)))
     (bins,) = CommonValues.fit(rows).numbers
     bin_N = (np.searchsorted(np.array(bins.starts, np.float32), values, side="right") - 1).clip(min=0)

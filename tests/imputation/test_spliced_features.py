@@ -1,4 +1,4 @@
-"""Spliced rows: distributed as real ones along the tree, copies of none, and the same whenever they are asked for."""
+"""Spliced rows: distributed like real ones along the tree, copies of none, and always the same."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def columns(*, numeric: int = 6, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers that all depend on one, and a chain of codes each of which mostly repeats the one before."""
+    """Make numbers that all depend on one, and a chain of codes each of which mostly repeats the one before."""
     rng = np.random.default_rng(seed)
     common_N = rng.normal(size=ROWS)
     numbers = np.stack([common_N + rng.normal(size=ROWS) for _ in range(numeric)], axis=1) if numeric else np.empty((ROWS, 0))
@@ -52,7 +52,7 @@ def test_neighbours_in_the_tree_are_distributed_as_in_real_rows(switch: float) -
 
 
 def test_no_real_row_gives_most_of_a_made_up_one() -> None:
-    """Numbers of a continuous distribution tell which real row gave them."""
+    """Numbers of a continuous distribution identify the real row that gave them."""
     numeric_NF = torch.randn(ROWS, 12, generator=generator(2)) + 2 * torch.randn(ROWS, 1, generator=generator(3))
     made_SF, _ = SplicedFeatures().made_up(numeric_NF, torch.empty(ROWS, 0).long(), COUNT, generator=generator())
     donor_SF = torch.stack([(m[:, None] == n[None, :]).int().argmax(dim=1) for n, m in zip(numeric_NF.T, made_SF.T, strict=True)])
@@ -64,7 +64,7 @@ def test_no_real_row_gives_most_of_a_made_up_one() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 0), (0, 1), (2, 1)])
 def test_awkward_tables(shape: tuple[int, int]) -> None:
-    """A single column, constant columns, and a single row, which is all that there is to make rows of."""
+    """A single column, constant columns, and a single row, which is all that rows can be made of."""
     numeric_NF, codes_NG = torch.ones(1, shape[0]), torch.zeros(1, shape[1]).long()
     made_SF, made_SG = SplicedFeatures().made_up(numeric_NF, codes_NG, 4, generator=generator())
     assert torch.equal(made_SF, torch.ones(4, shape[0]))

@@ -1,4 +1,4 @@
-"""Networks side by side above the cut: against as many separate ones, and their loss by hand."""
+"""Networks side by side above the cut are compared with as many separate ones, and their loss with one by hand."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ WIDTH, ROWS, MEMBERS = 12, 64, 3
 
 
 def separate(top, member, outputs):
-    """The member as a network of its own."""
+    """Return the member as a network of its own."""
     wide = top.first.out_features // top.members
     first = nn.Linear(WIDTH, wide)
     rows = slice(member * wide, (member + 1) * wide)
@@ -102,7 +102,7 @@ def test_who_knows_the_seed_has_the_top_too(members, kind):
 
 
 def test_who_knows_the_seed_reads_labels_off_the_first_gradients_of_an_ensemble_too():
-    """As of a single network: what each label would have sent back is known, and the labels are those that come nearest."""
+    """Like a single network: what each label would have sent back is known, and the labels are the nearest ones."""
     settings = NetworkModel(ensemble=8)
     model = build_label_model(settings, "bank", None, [16], outputs=1, seed=1)
     start = top_at_start(settings, "bank", [16], own_width=0, outputs=1, seed=1)

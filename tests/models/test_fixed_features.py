@@ -1,4 +1,4 @@
-"""Features that no training changes: their range, their scale, and a width that no value decides."""
+"""Features that no training changes: their range, their scale, and a width that no value affects."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_features_are_numbers_within_their_range_and_their_width_is_the_shape_s(
 
 
 def test_no_axis_has_a_second_moment_beyond_one():
-    # One learning rate fits all tables for this reason; the clamp at 3 only lessens it.
+    # For this reason one learning rate fits all tables; the clamp at 3 only lessens it.
     training = rows(3000)
     values_ND = FixedFeatures(SHAPE, most=200, constant=False).fit(training, seed=1)(training).double()
     largest = torch.linalg.eigvalsh(values_ND.T @ values_ND / len(values_ND))[-1]

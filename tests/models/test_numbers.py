@@ -1,4 +1,4 @@
-"""Embeddings of numbers, against the encoding written out; and what a first layer can do with them."""
+"""Compare embeddings of numbers with the encoding by hand, and test what a first layer can do with them."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def batch(rows=50, seed=1):
 
 
 def encoded(value, edges):
-    """The paper's equation 1, with the ends kept within 0 and 1."""
+    """Compute the paper's equation 1, with the ends kept within 0 and 1."""
     return np.array([np.clip((value - a) / (b - a), 0, 1) for a, b in pairwise(edges)])
 
 
@@ -59,7 +59,7 @@ def test_columns_without_edges_stay_plain():
 
 
 def test_weights_files_hold_no_edges():
-    """Edges are values of the party's rows: the encoder keeps them."""
+    """Edges are values of the party's rows, so the encoder keeps them."""
     assert set(PiecewiseLinear([0], [(0.0, 1.0)]).state_dict()) == {"bins", "slope", "offset"}
 
 

@@ -1,4 +1,4 @@
-"""Pooled sequences against sums that are written out, and beside what a bottom model had before."""
+"""Compare pooled sequences with sums by hand, and with what a bottom model had before."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Merging several linked rows: each gate against a slow reference, and the published networks' sizes."""
+"""Merging several linked rows: each gate compared with a slow reference, and the published networks' sizes."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The built-in model: embedding lookups against PyTorch's own, to the bit."""
+"""The built-in model's embedding lookups equal PyTorch's own, to the bit."""
 
 import torch
 from hypothesis import given, settings

@@ -14,7 +14,9 @@ PARTIES = ("bank", "shop")
 
 @pytest.fixture(scope="session")
 def used(tmp_path_factory):
-    """A finished run's folder, contract and party files, and new rows: the shop's are as before, a column of the bank's moved."""
+    """Make a finished run's folder, contract and party files, and new rows: the shop's are as before, a column of the
+    bank's moved.
+    """
     folder = tmp_path_factory.mktemp("used")
     contract = contract_values(PARTIES, evaluation={"bootstrap": 0, "own_columns_baseline": False, "calibration_bins": 5})
     result = simulate(contract, tables(PARTIES, rows=1_500), columns(PARTIES), folder=folder, watcher=Silent())

@@ -1,4 +1,4 @@
-"""Drift: the index against one that is written out, the tests against SciPy, and found where it was planted and nowhere else."""
+"""Drift: the index compared with one by hand, the tests with SciPy, and drift found where it was planted and nowhere else."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_a_category_is_tested_as_scipy_does_with_rare_ones_together():
 
 
 def of_many_columns(before, now):
-    """What is found of tables with many columns, numeric and categorical."""
+    """Return what is found in tables with many columns, numeric and categorical."""
     numeric = [name for name in before.columns if name.startswith("x")]
     categorical = [name for name in before.columns if name.startswith("k")]
     columns = FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
@@ -81,11 +81,11 @@ def many_columns(rng, rows, *, moved=()):
 
 
 def test_drift_is_found_where_it_was_planted_and_nowhere_else():
-    """Six pairs of tables of 40 columns, of which four are moved in every second pair.
+    """Six pairs of tables of 40 columns; four columns are moved in every second pair.
 
-    The chance that a look calls an unmoved column moved is at most LEVEL (Holm), so that of six looks at most .6 % for other
-    seeds; with these the test is the same every time. A moved column is missed with a chance below 1e-9: its statistic lies more
-    than ten of its deviations out.
+    A look calls an unmoved column moved with a chance of at most LEVEL (Holm), so one of six looks does with at most .6 % for
+    other seeds; with these the test is the same every time. A moved column is missed with a chance below 1e-9, because its
+    statistic is more than ten of its deviations out.
     """
     moved = ("x0", "x1", "k2", "k3")
     for seed in range(6):
@@ -97,7 +97,7 @@ def test_drift_is_found_where_it_was_planted_and_nowhere_else():
 
 
 def test_a_long_column_is_kept_as_quantiles_and_false_alarms_stay_rarer_than_stated():
-    """At a level of 10 % 300 looks at what did not change give 30 alarms at most on average; over 50 have a chance below 1e-4."""
+    """At a level of 10 % 300 looks at unchanged data give 30 alarms at most on average; over 50 have a chance below 1e-4."""
     rng = np.random.default_rng(4)
     long_N = rng.normal(size=20_000)
     profile = numeric_profile("x", long_N)
@@ -109,7 +109,9 @@ def test_a_long_column_is_kept_as_quantiles_and_false_alarms_stay_rarer_than_sta
 
 
 def test_the_correction_is_holms():
-    """Against its definition: the smallest chance times n, the next times n - 1; nothing after the first that is too large."""
+    """Compared with its definition: the smallest chance times n, the next times n - 1; nothing after the first that is
+    too large.
+    """
     rng = np.random.default_rng(5)
     sample = numeric_drift(numeric_profile("x", rng.normal(size=100)), rng.normal(size=100))
     chances = [0.004, 0.0001, 0.03, 0.0002]

@@ -18,7 +18,7 @@ PARTIES = ("bank", "shop")
 
 
 def monitored(folder, name, *arguments, code=0):
-    """What the command prints last; fails for another exit code."""
+    """Return what the command prints last. Fail for another exit code."""
     command = ["monitor", str(folder / "contract.yaml"), "--party", str(folder / f"{name}.yaml"), "--json", *map(str, arguments)]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == code, (ran.output, ran.exception)

@@ -1,4 +1,4 @@
-"""A look at what was answered online: planted drift and no other, shares, latency, and labels that come later."""
+"""A look at online answers: planted drift and no other, shares, latency, and labels that come later."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ def row(number):
 
 
 def plant(run, frame, scores):
-    """What a server would keep of these rows: 20 days, a request for each, every tenth without a partner's row."""
+    """Return what a server would keep of these rows: 20 days, a request for each, every tenth without a partner's row."""
     folder = RunFolder.open(run.path)
     encoder = kept_encoder(folder)
     features = encoder.encode(frame).unpacked()
@@ -67,7 +67,7 @@ def plant(run, frame, scores):
 
 @pytest.fixture(scope="module")
 def served(used):
-    """The run of a simulation, with answers: x has moved by 1, noise and kind have not."""
+    """Make the run of a simulation, with answers: x has moved by 1, noise and kind have not."""
     folder, _ = used
     (run,) = RunFolder.all(*_of(folder))
     later = tables(PARTIES, rows=ROWS, seed=7)["bank"].with_columns(x=pl.col("x") + 1)

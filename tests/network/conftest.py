@@ -45,14 +45,14 @@ def networks(identity):
         return made[-1]
 
     yield make
-    if made:  # side by side: where the line is dead each says its goodbye for 2 s
+    if made:  # side by side, because on a dead line each says its goodbye for 2 s
         with ThreadPoolExecutor(len(made)) as ends:
             list(ends.map(lambda network: network.close("the test is over"), made))
 
 
 @pytest.fixture(scope="session")
 def issue(certificates):
-    """Issue a certificate that write_test_certificates would not: expired, or from a CA of its own with the same name."""
+    """Issue a certificate that write_test_certificates would not: expired, or from another CA with the same name."""
 
     def write(folder, name, *, start=-1, end=1, ca_key=None):
         folder.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""A small HTTP proxy, as a process of its own: ``python connect_proxy.py MODE [user:password]``.
+"""A small HTTP proxy in a separate process: ``python connect_proxy.py MODE [user:password]``.
 
-It says the port that it listens on, then of each connection the request line and whether what it relays begins like TLS.
+It prints the port that it listens on, then for each connection the request line, and whether the relayed bytes begin like TLS.
 """
 
 import asyncio

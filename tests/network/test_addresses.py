@@ -1,4 +1,4 @@
-"""Ports on this machine: one that nobody else is given while its party is down."""
+"""Ports of this machine that nobody else is given while their party is down."""
 
 import socket
 from itertools import count

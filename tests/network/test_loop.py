@@ -1,4 +1,4 @@
-"""The loop that runs in the thread which waits for it."""
+"""The loop runs in the thread that waits for it."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ def loop():
 
 
 def test_the_housekeeper_leaves_the_loop_to_a_thread_that_waits_for_it(loop):
-    """On a busy machine it may get the lock after the stop that was meant for it; it would then run for ever."""
+    """On a busy machine it may get the lock after its stop, and would then run for ever."""
     loop._wanted = True
     loop.begin()
     time.sleep(10 * IDLE_S)

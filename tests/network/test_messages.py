@@ -1,4 +1,4 @@
-"""Messages: what goes in comes out, and nothing but MalformedMessage comes out of bytes that are no message."""
+"""Messages are decoded as they were encoded, and bytes that are no message give only MalformedMessage."""
 
 import tracemalloc
 from typing import ClassVar
@@ -104,7 +104,7 @@ def test_a_changed_message_is_malformed_or_one_of_its_type(data, parcel):
 
 
 def payload_of(kind, body, bulk=b""):
-    """A payload with fields, and bytes behind them, that no encoder would write."""
+    """Return a payload with fields, and bytes behind them, that no encoder would write."""
     head = bytes((WIRE_VERSION, len(kind))) + kind + BODY_LENGTH.pack(len(body)) + body
     return head + bytes(-len(head) % ALIGNMENT) + bulk
 
@@ -242,7 +242,7 @@ class Values(Message, frozen=True):
 
 
 def received(message):
-    """The message as a peer finds it, in a buffer that is aligned as the network's are, and that buffer."""
+    """Return the message as a peer finds it, in a buffer that is aligned like the network's, and that buffer."""
     payload = encode(message)
     buffer = torch.empty(len(payload), dtype=torch.uint8).numpy()
     buffer[:] = np.frombuffer(payload, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The way through an HTTP proxy, which is a process of its own."""
+"""The way through an HTTP proxy, which is a separate process."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def proxy():
         each.close()
 
 
-@pytest.mark.parametrize("mode", ["open", "interim"])  # interim: answers of 1xx come before the one that counts
+@pytest.mark.parametrize("mode", ["open", "interim"])  # interim answers: 1xx come before the one that counts
 def test_a_session_goes_through_a_proxy_and_tls_from_end_to_end(networks, pool, proxy, mode):
     between = proxy(mode, SECRET)
     bank = networks("bank", listen="127.0.0.1:0")
@@ -178,7 +178,7 @@ def test_a_job_goes_through_the_proxy_of_the_party_file(lay_out_job, proxy):
     job.change("shop", proxy={"address": between.address, "credentials": "proxy.txt"})
     running = job.run_all()
     assert between.said[0].startswith("CONNECT 127.0.0.1:")
-    assert "TLS" in between.said  # the label party may have come up later
+    assert "TLS" in between.said  # the label party may have started later
     written = [path.read_bytes() for path in job.home("shop").rglob("*") if path.is_file() and path.name != "proxy.txt"]
     assert not any(b"s3cret" in content for content in written)
     assert not any("s3cret" in line for party in running.values() for line in [*party.said, party.out, str(party.events)])

@@ -1,4 +1,4 @@
-"""Sessions over real TLS when things go wrong: identities, strangers, broken connections, silence, restarts."""
+"""Sessions over real TLS with trouble: identities, strangers, broken connections, silence, restarts."""
 
 import base64
 import contextlib
@@ -32,7 +32,7 @@ from .wire import Note, hung_up
 
 
 def connected(networks, pool, *, through=lambda port: port, limits=QUICK):
-    """Two networks with a session: (bank's network, shop's network, session at bank, session at shop)."""
+    """Return two networks with a session: (bank's network, shop's network, session at bank, session at shop)."""
     bank = networks("bank", listen="127.0.0.1:0", limits=limits)
     shop = networks("shop", limits=limits)
     waiting = pool.submit(bank.connect, {"shop": None})
@@ -41,20 +41,20 @@ def connected(networks, pool, *, through=lambda port: port, limits=QUICK):
 
 
 def test_a_peer_that_is_there_and_answers_nothing_is_given_up_and_told(networks, pool):
-    """Its heartbeats go on: without a deadline this side would wait for ever."""
+    """Its heartbeats go on, so without a deadline this side would wait for ever."""
     _, _, at_bank, at_shop = connected(networks, pool)
     began = time.monotonic()
     error = error_of(lambda: at_bank.receive(Note, within_s=2.5))
     assert isinstance(error, PeerLost)
     assert str(error) == "shop is there, and sent no Note for 2.5 s"
     assert time.monotonic() - began >= 2.5
-    assert isinstance(error_of(at_bank.check), PeerLost)  # whoever else speaks over this session
+    assert isinstance(error_of(at_bank.check), PeerLost)  # anybody else who speaks over this session
     assert isinstance(error_of(lambda: at_shop.receive(Note)), PeerStopped)
 
 
 @pytest.mark.parametrize("bound", [{}, {"within_s": 60.0}], ids=["for ever", "with a bound"])
 def test_a_peer_that_is_there_and_sends_nothing_is_named_while_this_side_waits(bound, networks, pool, monkeypatch):
-    """It may compute for long: the wait goes on, and people can ask. A wait that is long by nature is not worth a line."""
+    """It may compute for long: the wait goes on, and people can ask. A wait that is usually long is not mentioned."""
     monkeypatch.setattr(sessions, "QUIET_S", 0.2)
     bank, shop, lines = networks("bank", listen="127.0.0.1:0"), networks("shop"), []
     waiting = pool.submit(bank.connect, {"shop": None}, notice=lines.append)
@@ -139,7 +139,7 @@ class Proxy:
             _shut(end)
 
     def forget(self):
-        """Swallow what passes on the connections that there are: a firewall's entry that has expired."""
+        """Swallow what passes on the present connections, like a firewall whose entry has expired."""
         with self._lock:
             self._forgotten = {end for pair in self._pairs for end in pair}
 
@@ -148,7 +148,7 @@ class Proxy:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for end in pair:
-                # Reset rather than close: what is in flight is lost.
+                # Reset rather than close: bytes in flight are lost.
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 _shut(end)
                 end.close()
@@ -213,7 +213,7 @@ def test_a_private_key_that_others_can_read_is_warned_of(tmp_path):
 
 
 def test_the_private_key_is_copied_nowhere(certificates, monkeypatch, tmp_path):
-    """Where no temporary file can be made, TLS has the key all the same; and no copy of it is held in memory by name."""
+    """TLS gets the key even if no temporary file can be made, and no copy in memory has a name."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     own = {"ca": certificates / "ca.pem", "certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
     identity = load_identity("bank", **own)
@@ -223,7 +223,7 @@ def test_the_private_key_is_copied_nowhere(certificates, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["bank.pem", "bank.key"])
 def test_a_file_that_only_tls_does_not_take_is_refused_when_it_is_read(tmp_path, name):
-    """Without line breaks cryptography still reads it, and OpenSSL does not: check must see what the run would refuse."""
+    """Without line breaks cryptography still reads it, and OpenSSL does not. check must refuse what the run would."""
     write_test_certificates(tmp_path, ["bank"])
     path = tmp_path / name
     path.write_bytes(path.read_bytes().replace(b"\n", b" "))
@@ -233,7 +233,7 @@ def test_a_file_that_only_tls_does_not_take_is_refused_when_it_is_read(tmp_path,
 
 @pytest.mark.parametrize(("name", "words"), [("bank.key", "of a kind that TLS knows"), ("ca.pem", "not issued by the CA in")])
 def test_a_key_of_a_kind_that_nobody_knows_is_refused(tmp_path, name, words):
-    """As one flipped bit in the name of its curve makes it."""
+    """One flipped bit in the name of its curve does this."""
     write_test_certificates(tmp_path, ["bank"])
     path = tmp_path / name
     head, *body, foot = path.read_text().splitlines()
@@ -261,7 +261,7 @@ def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_pat
 
 
 def dial(networks, pool, *, caller, at, listener):
-    """Let a caller dial a listener, which goes on waiting for its peer; gives the caller's error."""
+    """Let a caller dial a listener, which goes on waiting for its peer. Return the caller's error."""
     bank = networks("bank", listen="127.0.0.1:0", who=listener, limits=replace(QUICK, wait_s=60))
     shop = networks("shop", who=caller, limits=replace(QUICK, wait_s=3))
     waiting = pool.submit(error_of, bank.connect, {"shop": None})
@@ -275,7 +275,7 @@ def dial(networks, pool, *, caller, at, listener):
 
 
 def test_the_listeners_certificate_is_expired(networks, pool, issue, identity, tmp_path):
-    # Checked when it is loaded: what is tested here is that the caller looks at it too.
+    # Checked when it is loaded; this tests that the caller checks it, too.
     ca_key = issue(tmp_path, "bank", start=-5, end=-1)
     issue(tmp_path, "shop", ca_key=ca_key)
     expired = replace(identity("bank"), **pem(tmp_path, "bank"))
@@ -362,7 +362,7 @@ def test_a_caller_without_a_certificate_is_refused(networks, certificates):
     context.set_alpn_protocols([ALPN])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
-        # In TLS 1.3 the listener's verdict comes after the caller's side of the handshake is done.
+        # In TLS 1.3 the listener decides after the caller's side of the handshake is done.
         assert hung_up(tls)
 
 
@@ -400,7 +400,7 @@ def test_a_listener_that_speaks_no_tls(networks):
         with pytest.raises(PeerLost, match="bank did not come up") as caught:
             shop.connect({"bank": f"127.0.0.1:{port}"})
         assert time.monotonic() - began < 10
-        assert "(" in str(caught.value)  # why, in the words of whoever tried last
+        assert "(" in str(caught.value)  # the reason, in the words of the last one who tried
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -461,7 +461,7 @@ def test_a_message_over_the_limit_is_not_sent(networks, pool):
 
 @pytest.mark.parametrize("greedy", ["shop", "bank"])
 def test_a_message_over_the_peers_limit_ends_both_sides(networks, pool, greedy):
-    """The two sides hold different contracts, or one is hostile: the other must not take the message in."""
+    """The two sides hold different contracts, or one is hostile: the other must not accept the message."""
     generous = replace(QUICK, max_message_bytes=8 * MEBIBYTE)
     strict = replace(QUICK, max_message_bytes=MEBIBYTE)
     bank = networks("bank", listen="127.0.0.1:0", limits=generous if greedy == "bank" else strict)
@@ -480,7 +480,7 @@ def test_a_message_over_the_peers_limit_ends_both_sides(networks, pool, greedy):
 
 
 def test_broken_connections_are_ridden_out(networks, pool, proxies):
-    """Nothing lost, nothing doubled, while a relay cuts the connection five times in mid-transfer, once for a second."""
+    """Nothing is lost or doubled while a relay cuts the connection five times within a transfer, once for a second."""
     relay = {}
 
     def through(port):
@@ -538,7 +538,7 @@ def test_a_cut_while_one_side_pours_a_window_ahead(networks, pool, proxies):
 
 
 def test_silence_is_a_lost_peer_after_the_deadline(networks, pool, proxies):
-    """The wire takes what is sent and delivers nothing, as when the peer is stopped or a firewall drops packets."""
+    """The line accepts bytes and delivers nothing, as when the peer is stopped or a firewall drops packets."""
     relay = {}
 
     def through(port):
@@ -546,7 +546,7 @@ def test_silence_is_a_lost_peer_after_the_deadline(networks, pool, proxies):
         return relay["proxy"].port
 
     _, _, at_bank, at_shop = connected(networks, pool, through=through)
-    time.sleep(2 * QUICK.deadline_s)  # idle, but for the heartbeats
+    time.sleep(2 * QUICK.deadline_s)  # idle, except for heartbeats
     at_shop.check()
     at_bank.check()
     relay["proxy"].silent = True
@@ -578,7 +578,7 @@ def test_a_connection_that_a_firewall_forgot_is_dialled_anew_before_the_deadline
 
 
 def test_who_answers_a_redial_in_the_peers_place_is_a_stranger_and_the_job_goes_on(networks, pool, proxies):
-    """The address leads to another party's listener for a while, then back: nothing is said to it, and nothing is lost."""
+    """The address leads to another party's listener for a while, then back. Nothing is said to it, and nothing is lost."""
     bank, club = (networks(name, listen="127.0.0.1:0", limits=replace(QUICK, deadline_s=6)) for name in ("bank", "club"))
     shop, relay, noted = networks("shop", limits=replace(QUICK, deadline_s=6)), proxies(bank.port), []
     waiting = pool.submit(bank.connect, {"shop": None})
@@ -647,7 +647,7 @@ def failed(check):
 
 def test_a_restarted_peer_is_another_session(networks, pool, identity):
     bank, shop, at_bank, _ = connected(networks, pool)
-    # The first process dies without a word; the operator starts a second one at once.
+    # The first process dies silently; the operator starts a second one at once.
     for task in list(shop._loop._tasks):
         shop._loop._loop.call_soon_threadsafe(task.cancel)
     second = networks("shop", limits=replace(QUICK, wait_s=2))
@@ -658,7 +658,7 @@ def test_a_restarted_peer_is_another_session(networks, pool, identity):
 
 
 def test_two_processes_with_one_certificate_end_the_run_and_the_line_says_so(networks, pool):
-    """Somebody started a party twice: which of the two is meant, nobody can tell."""
+    """Somebody started a party twice, and nobody can tell which process is meant."""
     bank, _, at_bank, at_shop = connected(networks, pool)
     second = networks("shop", limits=replace(QUICK, wait_s=1))
     dialling = pool.submit(error_of, second.connect, {"bank": f"127.0.0.1:{bank.port}"})
@@ -772,7 +772,7 @@ def test_peers_may_be_told_different_reasons(networks, pool):
 
 @pytest.mark.parametrize("wild", ["*", "b*", "*ank", "*.bank", "bank.*", "*.example.com"])
 def test_a_name_with_a_star_stands_for_no_party(networks, pool, issue, identity, tmp_path, wild):
-    """A wildcard that matched would make every holder of such a certificate each party of the contract."""
+    """A matching wildcard would make every holder of such a certificate each party of the contract."""
     ca_key = issue(tmp_path, wild)
     for name in ("bank", "shop"):
         issue(tmp_path, name, ca_key=ca_key)
@@ -790,7 +790,7 @@ def test_a_name_with_a_star_stands_for_no_party(networks, pool, issue, identity,
 
 @pytest.mark.parametrize("names", [["bank", "*.bank.example"], ["a.example", "bank"]])
 def test_a_certificate_of_several_names_is_the_party_s_that_stands_among_them(networks, pool, certificates, tmp_path, names):
-    """A CA of a company may add names of machines."""
+    """A company's CA may add names of machines."""
     ca = x509.load_pem_x509_certificate((certificates / "ca.pem").read_bytes())
     ca_key = serialization.load_pem_private_key((certificates / "ca.key").read_bytes(), None)
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)

@@ -45,13 +45,13 @@ def many_descriptors():
 
 
 class Strangers:
-    """TCP connections that say nothing and hang up only when the other side has."""
+    """Open TCP connections that say nothing and hang up only when the other side has."""
 
     def __init__(self):
         self.held = []
 
     def call(self, port, *, within_s):
-        """Try once more to be let in, or at least into the kernel's queue."""
+        """Try once more to be accepted, or at least to get into the kernel's queue."""
         with contextlib.suppress(TimeoutError):
             self.held.append(socket.create_connection(("127.0.0.1", port), timeout=within_s))
 
@@ -90,7 +90,7 @@ def test_many_strangers_while_it_trains_leave_a_job_its_descriptors(lay_out_job,
 
 
 def call(port, folder, name):
-    """Come with a certificate, and say nothing."""
+    """Call with a certificate, and say nothing."""
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
     context.set_alpn_protocols([ALPN])
@@ -104,7 +104,7 @@ def test_links_of_who_is_no_party_are_few_and_short(networks, pool, certificates
     began = time.monotonic()
     with contextlib.ExitStack() as open_calls:
         calls = [open_calls.enter_context(call(bank.port, certificates, "club")) for _ in range(20)]
-        at_shop = shop.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"]  # none of them takes its place
+        at_shop = shop.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"]  # none of them replaces it
         at_bank = waiting.result()["shop"]
         assert len(bank._guests[None]) <= networking.GUESTS
         assert all(hung_up(each) for each in calls)
@@ -132,7 +132,9 @@ def test_a_caller_of_another_ca_is_named_at_once(networks, pool, issue, identity
 
 
 def test_a_listener_whose_ca_the_caller_does_not_know_is_told_so(networks, pool, issue, identity, tmp_path):
-    """The caller looks first, so the listener hears of it by an alert alone; it said "tlsv1 alert decrypt error" and no more."""
+    """The caller finds the fault first, so the listener only gets an alert. Its line said "tlsv1 alert decrypt error"
+    and no more.
+    """
     issue(tmp_path, "shop")
     bank, said = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=60)), []
     waiting = pool.submit(error_of, lambda: bank.connect({"shop": None}, notice=said.append))
@@ -153,7 +155,7 @@ def test_a_listener_whose_ca_the_caller_does_not_know_is_told_so(networks, pool,
 
 
 def certificate(folder, names):
-    """A CA, and a certificate from it whose subject alternative names are these bytes, in DER."""
+    """Make a CA, and a certificate from it whose subject alternative names are these bytes, in DER."""
     folder.mkdir()
     keys = {each: ec.generate_private_key(ec.SECP256R1()) for each in ("ca", "shop")}
     now, pem = datetime.datetime.now(datetime.UTC), serialization.Encoding.PEM
@@ -240,7 +242,7 @@ def test_a_comment_in_any_encoding_may_stand_in_a_ca_file(networks, pool, certif
 
 
 def test_a_listener_that_is_closed_amid_calls_leaves_nothing_behind(networks, monkeypatch):
-    """A call that was taken in the last moment used to be left to nobody, which asyncio complains of."""
+    """Earlier a call that was accepted in the last moment belonged to nobody, and asyncio complained."""
     complaints = []
     monkeypatch.setattr(logging.getLogger("asyncio"), "handle", complaints.append)
     enough, bank = threading.Event(), networks("bank", listen="127.0.0.1:0")

@@ -64,7 +64,7 @@ def test_strangers_who_hang_up_at_once_harm_nobody(networks, pool):
 
 
 def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks, pool, certificates):
-    """The caller holds a certificate of the CA, and announces as much as a frame can be."""
+    """The caller holds a certificate of the CA, and announces the greatest possible frame."""
     bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
     at_bank, at_shop = connect(bank, shop, pool)
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
@@ -77,7 +77,7 @@ def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks,
         began = time.monotonic()
         caller.sendall(struct.pack("<I", tls.HELLO_BYTES + 1) + bytes(100))
         assert hung_up(caller)
-        assert time.monotonic() - began < QUICK.deadline_s / 2  # not for want of the rest
+        assert time.monotonic() - began < QUICK.deadline_s / 2  # not because the rest is missing
     at_shop.send(Note(number=1))
     assert at_bank.receive(Note).number == 1
 
@@ -124,7 +124,7 @@ def test_over_ipv6(networks, pool):
 
 
 def issued_by_one_between(folder, parties, *, sent=True, days=10):
-    """A root, a CA between, and parties' certificates of the latter, each followed in its file by that CA's where it is sent."""
+    """Make a root, an intermediate CA, and parties' certificates of it, each followed by that CA's in the file that is sent."""
     now = datetime.datetime.now(datetime.UTC)
     pem, keys = serialization.Encoding.PEM, {}
 
@@ -176,7 +176,7 @@ def test_a_host_name_that_nobody_knows(networks):
 
 
 def test_a_half_sent_frame_goes_on_while_its_sender_computes(networks, pool):
-    """A message that fills every buffer on the way, from a thread that does not come back to the network."""
+    """Send a message that fills every buffer on the way, from a thread that does not come back to the network."""
     at_bank, at_shop = connect(networks("bank", listen="127.0.0.1:0"), networks("shop"), pool)
     at_shop.send(Note(number=1, ballast=bytes(30 * MEBIBYTE)))
     assert len(at_bank.receive(Note).ballast) == 30 * MEBIBYTE
@@ -187,7 +187,7 @@ def test_a_half_sent_frame_goes_on_while_its_sender_computes(networks, pool):
 
 @pytest.fixture
 def hostile(networks, pool, certificates):
-    """A bank in a session with a shop that is this test: gives the bank's session and what puts frames on the wire."""
+    """Open a session between a bank and a shop that is this test. Return the bank's session and a function that sends frames."""
     made = []
 
     def begin(limits=QUICK, *, received=0):
@@ -275,7 +275,7 @@ def test_small_frames_count_with_what_it_costs_to_keep_them(hostile, monkeypatch
 
 
 def test_who_says_goodbye_again_and_again_is_cut_off(hostile):
-    """It hears of the first, and does not read what it hears."""
+    """It is told of the first, and does not read it."""
     _, at_bank, _, put = hostile()
     for number in range(1, 2_000):
         put((HEADER.pack(BYE, number, 0, 0),))
@@ -285,7 +285,7 @@ def test_who_says_goodbye_again_and_again_is_cut_off(hostile):
 
 
 def test_answers_are_not_queued_for_who_does_not_read_them(hostile):
-    """More words of farewell than the answers to them fit into the buffers on the way."""
+    """The words of farewell are longer than the buffers on the way can answer."""
     _, at_bank, _, put = hostile(replace(QUICK, deadline_s=20))
     at_bank.link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     stop = encode_parts(Stopped(reason="enough"))
@@ -302,7 +302,7 @@ def test_who_claims_in_its_hello_to_have_what_was_never_sent_is_refused(hostile,
 
 
 def test_a_hello_that_comes_late_on_a_connection_of_before_harms_no_session(hostile):
-    """A way that held back what an earlier connection carried: the session has gone on since, on another one."""
+    """A line delivers late what an earlier connection carried. Meanwhile the session has gone on over another one."""
     bank, at_bank, wire, put = hostile()
     at_bank.send(Note(number=1))
     put((HEADER.pack(HEARTBEAT, 0, 1, 0),))
@@ -350,7 +350,7 @@ def test_a_large_message_on_a_slow_line_is_no_silence(networks, pool, relayed):
 
 
 def test_a_line_on_which_a_record_takes_longer_than_the_deadline_brings_everything(networks, pool, relayed, links):
-    """16 KiB of TLS take two seconds, silence is over after .75: the parts of a record that came count, to the end in peace."""
+    """16 KiB of TLS take two seconds, and .75 s are silence: the parts of a record that have arrived count, to a normal end."""
     bank, shop, noted = networks("bank", listen="127.0.0.1:0"), networks("shop"), []
     waiting = pool.submit(bank.connect, {"shop": None}, notice=noted.append)
     at_shop = shop.connect({"bank": f"127.0.0.1:{relayed(bank.port, bytes_a_second=8_000)}"}, notice=noted.append)["bank"]
@@ -366,7 +366,7 @@ def test_a_line_on_which_a_record_takes_longer_than_the_deadline_brings_everythi
 
 
 def test_links_that_bring_nothing_across_end_with_a_lost_peer(networks, pool, relayed, links):
-    """Each is cut within the same message, as by a proxy that counts bytes or seconds: no deadline ever passes in silence."""
+    """Each is cut within the same message, as by a proxy that counts bytes or seconds. No deadline ever passes in silence."""
     bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
     at_bank, at_shop = connect(bank, shop, pool, f"127.0.0.1:{relayed(bank.port, bytes_a_second=MEBIBYTE, cut_after=50_000)}")
     at_shop.send(Note(number=1, ballast=bytes(100_000)))
@@ -379,7 +379,7 @@ def test_links_that_bring_nothing_across_end_with_a_lost_peer(networks, pool, re
 
 @pytest.fixture
 def links(monkeypatch):
-    """Every end of a link that there was."""
+    """Return every end of a link that existed."""
     made, handshake = [], tls._Link.handshake
 
     async def counted(link):
@@ -392,7 +392,7 @@ def links(monkeypatch):
 
 @pytest.fixture
 def relayed():
-    """A relay that is slow in one direction, and may cut there; closed with all its ends."""
+    """A relay that is slow in one direction, and may cut there. It is closed with all its ends."""
     ends = []
 
     def pump(source, sink, pause_s, chunk, left):

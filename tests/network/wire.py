@@ -1,4 +1,4 @@
-"""What the tests of sessions share: a message, and how a socket says that its peer has gone."""
+"""Tests of sessions share these: a message, and how a socket says that its peer has gone."""
 
 import ssl
 

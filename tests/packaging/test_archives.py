@@ -1,4 +1,6 @@
-"""The wheel holds the library and what it reads, the source archive what builds the wheel; neither holds anything else."""
+"""The wheel holds the library and the files that it reads, the source archive what builds the wheel, and neither
+anything else.
+"""
 
 import subprocess
 import sys
@@ -14,7 +16,7 @@ RUN = {"cwd": ROOT, "capture_output": True, "text": True}
 
 
 def tracked(*places):
-    """Files that git has there; a checkout without git is tested where there is one."""
+    """Return the files that git has there; a checkout without git is tested elsewhere."""
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *places], **RUN)
     if listed.returncode:
         pytest.skip("no git here to say which files are the library's")
@@ -28,7 +30,7 @@ def build(kind, source, out):
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    """Names in the wheel and in the source archive; the wheel is built of what the archive unpacks into."""
+    """Return the names in the wheel and in the source archive. The wheel is built from the unpacked archive."""
     tree, out, unpacked = (tmp_path_factory.mktemp(name) for name in ("tree", "out", "unpacked"))
     for name in tracked("."):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What lies under deploy/ fits the rest: files that it copies, extras, commands and options exist. No image is built here."""
+"""The files under deploy/ fit the rest: files that they copy, extras, commands and options exist. No image is built here."""
 
 import re
 import shlex
@@ -22,14 +22,14 @@ INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPO
 
 
 def is_a_command(words):
-    """Fail unless a command line is one that our parser takes: the command, and each of its options."""
+    """Fail unless our parser accepts a command line: the command, and each of its options."""
     group = typer.main.get_command(app)
     name, command, rest = group.resolve_command(group.make_context("tallystick", list(words), resilient_parsing=True), words)
     assert command.make_context(name, rest), words
 
 
 def instructions(name):
-    """(instruction, the rest of its line) of a container file; comments and continued lines are put away."""
+    """Return (instruction, the rest of its line) of a container file, without comments and with continued lines joined."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / name).read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     return [(line.split()[0], " ".join(line.split()[1:])) for line in text.splitlines() if line.strip()]
 

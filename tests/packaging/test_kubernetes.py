@@ -1,4 +1,4 @@
-"""What lies under deploy/kubernetes is what Kubernetes takes, runs commands of ours, and has no right that it does not need."""
+"""Kubernetes accepts the files under deploy/kubernetes; they run commands of ours, and have no right that is not needed."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """The pods that are made, by what makes them."""
+    """Return the pods that are made, by what makes them."""
     made = {}
     for path in FILES:
         for document in documents(path):

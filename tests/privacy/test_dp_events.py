@@ -1,4 +1,4 @@
-"""Events and composition, against closed forms and an independent accountant."""
+"""Compare events and composition with closed forms and an independent accountant."""
 
 import math
 from statistics import NormalDist
@@ -48,7 +48,7 @@ def test_gaussian_releases_compose_like_one_with_less_noise():
 def test_subsampled_events_cost_no_more_than_an_independent_accountant_says():
     rate, steps, delta = 0.01, 500, 1e-6
     ours = total_epsilon([GaussianDP(noise_multiplier=1.0, sampling_rate=rate, releases=steps)], delta=delta)
-    # Under replacement two sampled Gaussians sit at -1/2 and +1/2: removing one and adding the other, each at a
+    # Under replacement two sampled Gaussians are at -1/2 and +1/2: removing one and adding the other, each at a
     # distance of 1/2, bounds it from above as a group of two.
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(2.0)), steps))
@@ -141,7 +141,7 @@ def test_gaussian_calibration_inverts_the_exact_delta(epsilon, delta):
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5, 4.0, 20.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9, 1e-15])
 def test_gaussian_calibration_far_out_in_the_tail(epsilon, delta):
-    """Against 60 digits: never under the truth, nor noise for a much smaller delta than was asked for."""
+    """Compared with 60 digits: never under the truth, nor noise for a much smaller delta than asked for."""
     with mpmath.workdps(60):
         multiplier = mpmath.mpf(gaussian_multiplier(epsilon, delta))
         half, shift = 1 / (2 * multiplier), epsilon * multiplier
@@ -154,7 +154,7 @@ def test_gaussian_calibration_far_out_in_the_tail(epsilon, delta):
     st.floats(1e-9, 0.1),
 )
 def test_releases_that_were_never_made_cost_nothing(noises, delta):
-    """Against the sum of those that were; in whatever order they stand."""
+    """Compared with the sum of the releases that were made, in any order."""
     charged = [GaussianDP(noise_multiplier=noise, releases=count, unit="record") for noise, count, _ in noises]
     unsent = [
         UnsentGaussianDP(noise_multiplier=noise, releases=never, unit="record")
@@ -168,7 +168,7 @@ def test_releases_that_were_never_made_cost_nothing(noises, delta):
 
 @given(st.lists(st.tuples(st.floats(0.3, 50), st.integers(1, 40)), min_size=1, max_size=5), st.floats(1e-9, 0.1))
 def test_gaussian_releases_alone_cost_what_the_exact_formula_says(noises, delta):
-    """Independent Gaussian outputs tell as much as one whose squared signal-to-noise is the sum of theirs."""
+    """Independent Gaussian outputs reveal as much as one whose squared signal-to-noise is the sum of theirs."""
     epsilon = total_epsilon([GaussianDP(noise_multiplier=noise, releases=count) for noise, count in noises], delta=delta)
     one = sum(count / noise**2 for noise, count in noises) ** -0.5
     assert gaussian_delta(epsilon, one) <= delta * (1 + 1e-9)

@@ -1,6 +1,6 @@
 """Discrete noise: exact probabilities, shares that add up to the whole, and refused scales.
 
-A test by a p-value fails with the chance ALPHA although the sampler is right. Every other test of what was drawn states its own.
+A test by a p-value fails with the chance ALPHA although the sampler is right. Every other test of draws states its own.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Integer noise: its distribution in high precision, its ties, and what the discrete Gaussian keeps beside what is claimed."""
+"""Integer noise: its distribution in high precision, its ties, and the discrete Gaussian's guarantee compared with the claim."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from tallystick.privacy.keyed import KeyedBits
 
 @dataclass
 class Given:
-    """Bits for one row that a test writes down."""
+    """Bits for one row that a test writes."""
 
     words_left: list = field(default_factory=list)
 
@@ -66,7 +66,7 @@ def test_a_sum_of_narrow_ones_is_a_wide_one(base):
 
 
 def test_a_discrete_gaussian_around_any_point_weighs_the_same():
-    """What rounding a continuous one at random rests on."""
+    """The basis of rounding a continuous one at random."""
     with mpmath.workprec(250):
         sums = [
             mpmath.fsum(mpmath.exp(-((z - mpmath.mpf(c) / 7) ** 2) / (2 * mpmath.mpf(SMOOTHING) ** 2)) for z in range(-45, 46))
@@ -139,7 +139,9 @@ def test_digits_of_a_geometric_number_have_their_chances():
 
 
 def test_planar_laplace_has_the_chance_of_every_point():
-    """80,000 seeded draws over the points near the middle, beside exp(-rate |k|) over its sum; fails with a chance of 1e-6."""
+    """80,000 seeded draws over the points near the middle, compared with exp(-rate |k|) over its sum; fails with a
+    chance of 1e-6.
+    """
     rate, rows, near = 0.9, 80_000, 4
     drawn = exact.draw_planar_laplace(rate, SequentialBits(np.random.default_rng(5).bytes, rows=rows), rows=rows)
     side = np.arange(-60, 61)

@@ -1,4 +1,4 @@
-"""The ledger: what was spent stays spent, through caps, crashes, torn files and two processes at once."""
+"""The ledger: spent budget stays spent, through caps, crashes, torn files and two processes at once."""
 
 import errno
 import fcntl
@@ -252,7 +252,7 @@ def spender(path):
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_refused_at_once(path, monkeypatch, number):
-    """As of a network without its lock service; SQLite waits for half a minute, and says that the file is locked."""
+    """As on a network without its lock service. SQLite waits for half a minute, and says that the file is locked."""
 
     def without(*_):
         raise OSError(number, os.strerror(number))

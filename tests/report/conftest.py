@@ -1,4 +1,4 @@
-"""A sample result: random scores of the demo's size, measured for real."""
+"""A sample result: random scores of the demo's size, really measured."""
 
 from collections.abc import Callable
 from functools import cache
@@ -115,7 +115,7 @@ def phases(party: str, other: float) -> list[r.PhaseRecord]:
 
 
 def sample_result(target: TargetType = "binary", party: str | None = None) -> r.Result:
-    """What the demo's report would hold: flights whose delays an airline foretells, with and without the weather."""
+    """Return what the demo's report would have: flights whose delays an airline predicts, with and without the weather."""
     guarantee = "semi-honest, decisional Diffie-Hellman on ristretto255"
     own = [] if party == "weather" else [r.PhaseRecord(name="own-columns baseline", party="carrier", seconds=10.6, started=56.3)]
     losses = [] if party == "weather" else history(6, 0.62, 0.42)
@@ -228,7 +228,7 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
 
 
 def with_audits(result: r.Result) -> r.Result:
-    """Add the sections that later runs have."""
+    """Add the sections of later runs."""
     return msgspec.structs.replace(
         result,
         sections=r.Sections(

@@ -1,4 +1,4 @@
-"""The pages for a risk committee: what stands on them, what is kept off, and the sentence beside epsilon."""
+"""The pages for a risk committee: what they have, what they leave out, and the sentence beside epsilon."""
 
 import math
 
@@ -145,7 +145,7 @@ def test_a_released_auc_alone_promises_nothing_of_training_labels(full) -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 0.0), (3.0, 0.0), (1.0, 0.1), (3.0, 1e-6), (2.0, 0.9)])
 def test_the_bound_on_the_auc_is_the_area_under_the_best_roc(epsilon: float, delta: float) -> None:
-    """Against the integral of min(1, e^ε x + δ, 1 - e^-ε (1 - δ - x)); the trapezoid rule is off by less than 1e-9."""
+    """Compared with the integral of min(1, e^ε x + δ, 1 - e^-ε (1 - δ - x)); the trapezoid rule is off by less than 1e-9."""
     x = np.linspace(0, 1, 1_000_001)
     best = np.minimum(1, np.minimum(math.exp(epsilon) * x + delta, 1 - math.exp(-epsilon) * np.maximum(1 - delta - x, 0)))
     assert most_auc(epsilon, delta) == pytest.approx(np.trapezoid(best, x), abs=1e-8)

@@ -1,4 +1,4 @@
-"""What `run` says at its end on a terminal."""
+"""What `run` prints at its end on a terminal."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Of findings that tell as much, the headline shows the one that somebody reaches who knows least."""
+"""Of findings of the same strength the headline shows the one that needs the least knowledge."""
 
 import pytest
 from hypothesis import given
@@ -92,7 +92,7 @@ def test_keys_are_located_by_whoever_knows_fewest_of_them() -> None:
 
 
 def told(means: dict[int, tuple[float, float]], columns: dict[int, tuple[float, float]]) -> ColumnsFromGradients:
-    """Figures with gradients and without, by known rows."""
+    """Return figures with gradients and without, by known rows."""
     return ColumnsFromGradients(
         party="bank",
         by="shop",
@@ -106,7 +106,7 @@ def told(means: dict[int, tuple[float, float]], columns: dict[int, tuple[float, 
 @pytest.mark.parametrize(
     ("means", "columns", "who"),
     [
-        # more known rows rebuild more, and gradients add as much for who knows fewer
+        # more known rows rebuild more, and gradients add as much with fewer
         ({20: (0.5, 0.2), 1000: (0.7, 0.4)}, {20: (0.6, 0.2), 1000: (0.8, 0.4)}, "shop, knowing the columns of 20 rows,"),
         ({20: (0.3, 0.2), 1000: (0.7, 0.4)}, {20: (0.3, 0.2), 1000: (0.8, 0.4)}, "shop, knowing the columns of 1000 rows,"),
         ({20: (0.5, 0.2), 1000: (0.9, 0.88)}, {20: (0.6, 0.2), 1000: (0.9, 0.88)}, "shop, knowing the columns of 20 rows,"),
@@ -170,7 +170,7 @@ def test_no_attack_on_labels_has_a_graver_verdict_than_the_headline(findings) ->
     def verdict(line: str) -> int:
         return next(value for words, value in grave.items() if line.startswith(f"Through cut gradients, {words}"))
 
-    # judged as the best of as many attacks: the others are no better than a guess
+    # judged as the best of so many attacks: the others are no better than a guess
     guesses = [
         AttackResult(name="guess", view=attacks[0].view, auc=0.5, low=0.5, high=0.5, chance=0.5) for _ in range(len(attacks) - 1)
     ]

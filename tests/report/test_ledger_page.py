@@ -1,4 +1,4 @@
-"""The ledger's page: what it says of spending, cap and time, and that it stands alone."""
+"""The ledger's page: what it says of spending, cap and time, and that it needs no other file."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The page stands alone, hurts nobody and says what the numbers say."""
+"""The page needs no other file, harms nobody and says what the numbers say."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def test_links_and_labels_lead_somewhere(shown: Result) -> None:
 
 
 def scored(make, target: str, joint: float, own: float | None, importance: Any = ()) -> Result:
-    """A result with these values of its first metric."""
+    """Return a result with these values of its first metric."""
     found = make(target)
     (name, *_) = found.evaluation["joint"]
     models = {
@@ -126,7 +126,7 @@ def test_the_column_to_begin_with_is_the_partners_that_matters_most(make) -> Non
 
 
 def test_hostile_text_is_shown_not_run(make_audited) -> None:
-    """Every text of the result is replaced by one that tries to leave its element or attribute."""
+    """Replace every text of the result by one that tries to leave its element or attribute."""
     evil = "</script><script>alert('x')</script>\"><img src=x onerror=alert(1)>{{ 7 * 7 }}&"
     keep = {"binary", "label", "feature", "joint", "local_baseline", "roc", "reliability"}
 
@@ -310,7 +310,9 @@ def test_attacks_outside_the_scale_stay_on_it(make_audited) -> None:
 
 
 def test_the_leakage_section_answers_its_own_question_first(make_audited) -> None:
-    """The strongest attack that somebody could run, per kind of view; the probe needs half of all labels, so it is none."""
+    """The strongest attack that somebody could run, per kind of view. The probe needs half of all labels, so it does
+    not count.
+    """
     audit = make_audited().sections.leakage
     gradients, embeddings = leak_headline(audit)
     assert gradients.startswith(
@@ -332,11 +334,11 @@ def test_the_leakage_section_answers_its_own_question_first(make_audited) -> Non
     ("value", "low", "says"),
     [
         (0.7, 0.69, "yes: "),
-        (0.7, 0.54, "a little: "),  # 2.2 standard errors, which come by luck once in 70 times
+        (0.7, 0.54, "a little: "),  # 2.2 standard errors, which occur by luck once in 70 times
         (0.58, 0.55, "a little: "),
         (0.58, 0.5, "no attack here found more than a guess would"),
         (0.45, 0.39, "no attack here found more than a guess would"),
-        (0.3, 0.29, "yes: "),  # its scores need only be turned round
+        (0.3, 0.29, "yes: "),  # its scores only need to be inverted
     ],
 )
 def test_a_leak_is_called_what_it_is(value, low, says) -> None:
@@ -354,7 +356,7 @@ def test_a_leak_is_called_what_it_is(value, low, says) -> None:
 
 
 def test_the_best_of_many_attacks_has_to_be_further_above_a_guess() -> None:
-    """Two and a half standard errors are no luck of one attack, and none is surprising among twenty."""
+    """Two and a half standard errors are no luck of one attack, and normal among twenty."""
     view = "w, from cut gradients, knowing no label"
 
     def told(attacks: int) -> str:
@@ -368,7 +370,7 @@ def test_the_best_of_many_attacks_has_to_be_further_above_a_guess() -> None:
 
 
 def test_of_attacks_that_guess_hardly_any_is_called_a_leak() -> None:
-    """Best of ten, each of its own noise: 3 of 60 runs may say "a little", and .6 "yes". Seeded."""
+    """The best of ten, each with its own noise: 3 of 60 runs may say "a little", and .6 "yes". Seeded."""
     rng, once = np.random.default_rng(10), AttackEvaluator(replicates=1)
     said = {"yes: ": 0, "a little: ": 0, "no attack": 0}
     for _ in range(60):
@@ -385,7 +387,7 @@ def test_of_attacks_that_guess_hardly_any_is_called_a_leak() -> None:
 
 
 def test_an_attack_that_turns_its_scores_the_wrong_way_is_the_strongest_and_says_what_it_must_know() -> None:
-    """The attacker would have reported .348; told which way round, .652."""
+    """The attacker would have reported .348; knowing the direction, .652."""
     view = "w, from cut gradients, knowing no label"
     wrong = AttackResult(name="norm", view=view, auc=0.348, low=0.33, high=0.366, symmetric_auc=0.652)
     right = AttackResult(name="spectral-averaged", view=view, auc=0.55, low=0.54, high=0.56, symmetric_auc=0.55)
@@ -395,7 +397,7 @@ def test_an_attack_that_turns_its_scores_the_wrong_way_is_the_strongest_and_says
 
 
 def test_of_attacks_that_find_as_much_the_one_that_knows_least_comes_first_whichever_way_round_its_scores_are() -> None:
-    """An AUC of 0 is a perfect attack with the sign turned; the table has the order of the headline."""
+    """An AUC of 0 is a perfect attack with the sign inverted; the table has the order of the headline."""
     view = "w, from cut gradients, knowing"
     attacks = [
         AttackResult(name="direction-5", view=f"{view} 5 labels in every batch", auc=1.0, low=1.0, symmetric_auc=1.0),
@@ -412,7 +414,7 @@ def test_of_attacks_that_find_as_much_the_one_that_knows_least_comes_first_which
 
 
 def test_chance_in_small_batches_is_not_taken_for_an_attack_that_is_turned_round() -> None:
-    """The better side of each batch lies above .5 by luck, and that is what a guess has, too."""
+    """The better side of each batch is above .5 by luck, as it is for a guess."""
     view = "w, from cut gradients, knowing no label"
     guess = AttackResult(name="norm", view=view, auc=0.5, low=0.49, symmetric_auc=0.56, symmetric_chance=0.555)
     (line,) = leak_headline(Audit(attacks=[guess]))
@@ -496,7 +498,7 @@ def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
     assert none.top < none.y < none.bottom
     assert [series.name for series in gradients.series] == ["none", "marvell"]
     assert len(gradients.series[1].points) == 2
-    # What needs labels nobody has is no attacker's: it does not count as the strongest attack.
+    # An attack that needs labels nobody has is no attacker's: it does not count as the strongest.
     assert embeddings.spots[0].x == embeddings.x.at(0.71)
 
 
@@ -675,7 +677,7 @@ def test_no_name_in_a_picture_of_trials_lies_over_another() -> None:
     [
         (0.5, 1, [(0.6, 0.5), (0.4, 0.5)], "at epoch 1"),
         (0.5, None, [(0.4, 0.5), (0.6, 0.5)], "at epoch 2"),
-        (0.5, 2, [(0.6, 0.5), (0.4, 0.5)], ""),  # not at the epoch that was kept
+        (0.5, 2, [(0.6, 0.5), (0.4, 0.5)], ""),  # not at the epoch whose weights were kept
         (0.5, 1, [(0.5, 0.5)], ""),
         (0.0, 1, [(0.6, 0.5)], ""),
         (0.5, 1, [(0.6, None)], ""),
@@ -692,7 +694,7 @@ def test_training_loss_above_validation_loss_is_explained_where_dropout_has_a_pa
 
 
 def styles(page: str, media: str) -> dict[str, str]:
-    """Selector to declarations in one media block of a page, each selector of a list by itself."""
+    """Return selector to declarations in one media block of a page, each selector of a list separately."""
     css = re.sub(r"/\*.*?\*/", "", page[page.index("<style>") : page.index("</style>")], flags=re.DOTALL)
     block = css[css.index(media) + len(media) :]
     depth, end = 1, block.index("{") + 1

@@ -1,4 +1,4 @@
-"""Results go to JSON and back, and merge."""
+"""Results become JSON and are read back, and merge."""
 
 import json
 import math

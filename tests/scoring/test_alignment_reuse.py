@@ -1,4 +1,4 @@
-"""Sides that meet again take up the alignment of before where all have kept it, and no other."""
+"""Sides that meet again use the former alignment if all have kept it, and no other."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A feature party that asks: what crosses says no more of a row than was agreed, and hostile words are not taken."""
+"""A feature party that asks: what crosses shows no more of a row than was agreed, and hostile messages are refused."""
 
 import threading
 
@@ -48,7 +48,7 @@ class Bottom(nn.Module):
 
 
 class Scorer:
-    """A share of the network by hand: what it gives depends on the embedding and, where there are any, on own columns."""
+    """A share of the network by hand: its output depends on the embedding and on own columns, if there are any."""
 
     def joint(self, cuts_BD, own_B):
         own = own_B.numeric_NF[:, 0] if own_B is not None else 0.0
@@ -73,7 +73,7 @@ def batches(size=7):
 
 @pytest.fixture
 def asked():
-    """Begins to answer; gives the asker's end, and what crosses."""
+    """Begin to answer. Return the asker's end, and what crosses."""
     threads, ends = [], []
 
     def begin(rows=None, **more):
@@ -104,7 +104,7 @@ def all_batched(**more):
 
 
 def without_values(message):
-    """What crosses but for numbers: the bytes in which all that depends on columns or labels is 0."""
+    """Return what crosses without numbers: all bytes that depend on columns or labels are 0."""
     blank = Array.of(np.zeros(message.values.shape, dtype=np.float32))
     fields = {name: getattr(message, name) for name in message.__struct_fields__}
     return bytes(encode(type(message)(**{**fields, "values": blank, "number": 0})))
@@ -127,7 +127,9 @@ def test_by_embedding_numbers_alone_cross_and_the_same_for_any_row(asked):
 
 
 def test_by_embedding_the_order_of_a_request_does_not_cross(asked):
-    """A request is often sorted by what matters, such as a risk. By chance an order is that of the request in one of 40!."""
+    """A request is often sorted by something important, such as a risk. An order is that of the request with a chance
+    of 1 / 40!.
+    """
     label_party, crossed = asked()
     ask = AskByEmbedding(label_party=label_party, bottom=Bottom(), width=WIDTH)
     rows_B = torch.from_numpy(np.random.default_rng(2).choice(ROWS, size=40, replace=False))
@@ -141,7 +143,9 @@ def test_by_embedding_the_order_of_a_request_does_not_cross(asked):
 
 
 def test_a_row_that_was_embedded_in_evaluation_is_known_again_by_its_embedding(asked):
-    """FLORIST says that the label party then knows nothing of which row it is: it has seen the same bits at a position before."""
+    """FLORIST says that the label party then does not know which row it is; but it has seen the same bits at a position
+    before.
+    """
     theirs, own = memory_channels("bank", "shop", timeout_s=20)
     send_embeddings(Bottom(), source(COLUMN_N), torch.split(torch.arange(ROWS), 32), own)
     seen_ND = torch.cat([receive_embedding(theirs, number, rows, WIDTH) for number, rows in enumerate((32, ROWS - 32))])
@@ -191,7 +195,7 @@ def test_several_batches_keys_that_have_no_position_and_one_key_twice(asked):
 
 
 def test_a_batch_tells_not_which_of_its_rows_either_side_has(asked):
-    """What stands in for rows that a side lacks changes numbers alone."""
+    """Stand-ins for rows that a side lacks change numbers alone."""
     own, stand_in = batches().members[1][:2].tolist()
     crossed_of = []
     for lacks in ([], [stand_in], [own]):
@@ -302,7 +306,7 @@ def test_a_question_that_was_not_agreed_on_ends_the_session(what):
 
 
 def test_the_largest_numbers_of_a_partner_are_scored_or_refused_and_never_infinite():
-    """Embeddings of a partner's choice, finite and huge, may overflow in the top model: a score stays a probability."""
+    """Embeddings of a partner's choice, finite and huge, may overflow in the top model; a score is still a probability."""
     own, theirs = memory_channels("shop", "bank", timeout_s=5)
     own.send(question(torch.full((1, WIDTH), torch.finfo(torch.float32).max)))
     own.send(question(torch.zeros(0, 0), last=True))

@@ -1,4 +1,4 @@
-"""How a label party asks, over a channel: what crosses, what comes back, and what is not taken."""
+"""How a label party asks, over a channel: what crosses, what comes back, and what is refused."""
 
 import threading
 
@@ -26,7 +26,7 @@ KEYS = [b"id-%03d" % number for number in range(ROWS)]
 
 
 class Bottom(nn.Module):
-    """Gives a row's number, so that an answer tells which row it is of."""
+    """Returns a row's number, so that an answer shows which row it belongs to."""
 
     width = WIDTH
 
@@ -43,7 +43,7 @@ def snapshot():
 
 @pytest.fixture
 def partner():
-    """Both ends: partners to ask, and a function that begins to answer by a finder."""
+    """Return both ends: partners to ask, and a function that begins to answer by a finder."""
     own, theirs = memory_channels("bank", "shop", timeout_s=20)
     listening = Listening(own)
     partners = Partners(channels=[listening], widths=[WIDTH], run=RUN)
@@ -84,7 +84,7 @@ ASKED = {
 
 @pytest.mark.parametrize("way", ASKED)
 def test_the_order_of_a_request_and_how_often_it_names_a_row_do_not_cross(partner, way):
-    """Clients score whole lists, and a list is often sorted by a risk: in its order the places would tell each row's rank."""
+    """Clients score whole lists, and a list is often sorted by a risk: in its order the places would show each row's rank."""
     partners, sent = partner(FindByKey(store=snapshot()) if way == "key" else FindByPosition(store=snapshot(), key_at=KEYS))
     asking, rng = ASKED[way](partners), np.random.default_rng(2)
     rows = rng.choice(ROWS, size=40, replace=False).tolist()
@@ -160,7 +160,7 @@ class Away:
 
 
 class Endless:
-    """A store whose row is not finite, as a bottom of one's own may give."""
+    """A store whose row is not finite, as a user's bottom may return."""
 
     blocks = False
 

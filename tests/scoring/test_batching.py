@@ -1,4 +1,4 @@
-"""Rows gathered into batches: whatever becomes of a batch, all who wait for it are told once, each of its own rows."""
+"""Rows gathered into batches: whatever happens to a batch, all who wait for it are told once, each about its own rows."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ RUN = "0123456789abcdef"
 
 
 class Numbers:
-    """A store, and a scorer of what it gives: a row's score is its number."""
+    """A store, and a scorer of its rows: a row's score is its number."""
 
     blocks, names = False, ("score",)
     away = False
@@ -55,12 +55,12 @@ def all_here(keys, _own):
 
 
 def scored(wanted, *, asking=all_here, away=False, seconds=30.0):
-    """What became of rows that wait when a round begins: an outcome for each, in order; and what ended the round."""
+    """Return the outcome of rows that wait when a round begins, in order, and what ended the round."""
     rows, told, ended = Numbers(), [[] for _ in wanted], []
     rows.away = away
     run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
     batcher = Batcher(gate=OPEN, patience_s=seconds, most_waiting=10_000, observe=lambda *_: None)
-    batcher._standing = True  # as in the middle of a round: so that all wait for one batch
+    batcher._standing = True  # as within a round, so that all wait for one batch
     until = time.monotonic() + seconds
     for (keys, own), outcomes in zip(wanted, told, strict=True):
         batcher.want(PendingRows(run=run, keys=keys, own=own, until=until, done=outcomes.append))
@@ -120,7 +120,7 @@ def test_whatever_ends_a_batch_all_who_wait_are_told(error):
 
 @pytest.mark.parametrize("crosses", [True, False], ids=["asked", "ahead"])
 def test_who_comes_while_a_batch_is_late_is_told_at_once_if_it_is_the_partners_who_are_late(crosses):
-    """Where nothing crosses, the next batch scores the row: it was this side alone that took long."""
+    """If nothing crosses, the next batch scores the row, because only this side was slow."""
     rows, told, late = Numbers(), [], []
     run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
     batcher = Batcher(gate=OPEN, patience_s=0.05, most_waiting=10, crosses=crosses, observe=lambda *_: None)
@@ -147,7 +147,7 @@ def test_who_comes_while_a_batch_is_late_is_told_at_once_if_it_is_the_partners_w
     ("waited_s", "crosses", "probes"), [(0.0, True, 0), (0.2, True, 1), (0.2, False, 0)], ids=["at home", "asked", "ahead"]
 )
 def test_a_late_batch_is_followed_by_a_probe_only_where_partners_were_late_with_it(waited_s, crosses, probes):
-    """A probe leaves: after a batch that took long here alone it would show when a request came."""
+    """A probe leaves: after a batch that was slow only here it would show when a request came."""
     rows, told, probed, ended = Numbers(), [], [], threading.Event()
     batcher = Batcher(gate=OPEN, patience_s=0.1, most_waiting=10, crosses=crosses, observe=lambda *_: None)
     partners = SimpleNamespace(channels=(), probe=lambda: probed.append(True))
@@ -170,7 +170,7 @@ def test_a_late_batch_is_followed_by_a_probe_only_where_partners_were_late_with_
 
 
 class Clock:
-    """Time that moves where somebody sleeps or asks."""
+    """Time that moves when somebody sleeps or asks."""
 
     def __init__(self):
         self.now = 1000.0
@@ -184,7 +184,7 @@ class Clock:
 
 @pytest.mark.parametrize(("trip_s", "is_ready"), [(0.01, True), (0.08, True), (0.19, True), (0.21, False)])
 def test_partners_that_were_late_once_are_back_with_an_answer_within_the_deadline(trip_s, is_ready, monkeypatch):
-    """However far away they are; the log has a line where they begin to be late, and one where they are in time again."""
+    """However far away they are. The log has a line when they begin to be late, and one when they are in time again."""
     clock, said, told, asked = Clock(), [], [], []
     monkeypatch.setattr("tallystick.scoring.batching.time", clock)
     rows = Numbers()
@@ -221,7 +221,7 @@ def test_partners_that_were_late_once_are_back_with_an_answer_within_the_deadlin
 
 
 def test_a_score_that_is_no_number_is_none_whatever_a_partner_sent():
-    """Huge embeddings are finite, and what the network makes of them need not be."""
+    """Huge embeddings are finite, and the network's output need not be."""
     (outcome,), ended = scored([([b"x", b"y", b"z"], numbers([float("nan"), 8, float("inf")]))])
     assert outcome.why_B == ["away", "joint", "away"]
     assert not ended
@@ -239,7 +239,7 @@ def test_so_many_rows_may_wait_and_no_more():
 
 @pytest.mark.parametrize(("gather_s", "expected"), [(0.0, [1, 1]), (5.0, [2])])
 def test_a_row_waits_for_others_where_it_is_to(gather_s, expected, monkeypatch):
-    """The second row comes while the first would wait: the clock is the test's."""
+    """The second row comes while the first would wait, by the test's clock."""
     sizes, told, rows = [], [], Numbers()
     run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
     batcher = Batcher(gate=OPEN, patience_s=30, most_waiting=10, gather_s=gather_s, observe=lambda size, *_: sizes.append(size))

@@ -1,4 +1,4 @@
-"""Days and times in JSON are the column's own, however they are written; what is none is refused without its value."""
+"""Days and times in JSON become the column's own, in every spelling; other values are refused without showing them."""
 
 import zoneinfo
 from datetime import UTC, date, datetime, time

@@ -1,4 +1,4 @@
-"""A day's budgets: what is over them is not answered, also after a crash; and what the journal holds."""
+"""A day's budgets: requests beyond them are not answered, also after a crash; and what the journal holds."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,7 @@ def test_a_new_day_has_new_budgets(tmp_path):
     one.clock = lambda: NOON + timedelta(days=1)
     assert one.allowed([b"a"], run=RUN).tolist() == [True]
     assert len(list(tmp_path.iterdir())) == 2
-    one.clock = lambda: NOON  # a clock that is set back finds the former day as it was
+    one.clock = lambda: NOON  # a clock that is set back finds the former day unchanged
     assert one.allowed([b"a"], run=RUN).tolist() == [False]
 
 
@@ -96,7 +96,7 @@ def test_a_line_that_is_none_of_a_journal_is_a_named_error(line, tmp_path):
 
 @pytest.mark.parametrize("key", [None, FolderKey(bytes(32))], ids=["clear", "encrypted"])
 def test_a_day_of_many_files_has_one_budget(key, tmp_path, monkeypatch):
-    """Each file holds some lines; whoever begins amid the day counts all of them."""
+    """Each file holds some lines. A process that begins during the day counts all of them."""
     monkeypatch.setattr(journals, "PART_BYTES", 300)
     limits = {"a_day": 20, "a_day_per_row": 2}
 
@@ -111,7 +111,7 @@ def test_a_day_of_many_files_has_one_budget(key, tmp_path, monkeypatch):
     assert len(parts) >= 3
     assert all(path.stat().st_size < 900 for path in tmp_path.iterdir())
     one.close()
-    for _ in range(2):  # the second asks of what the first has added
+    for _ in range(2):  # the second asks for rows that the first has added
         one = begun()
         one.allowed([names[9]], run=RUN)
         one.close()

@@ -1,4 +1,4 @@
-"""What is no key is refused where the message is read, before any store sees it."""
+"""Values that are no key are refused when the message is read, before any store sees them."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Rows found by key: a table, Redis and PostgreSQL give the same columns; each says what it cannot do."""
+"""Rows found by key: a table, Redis and PostgreSQL return the same columns, and each says what it cannot do."""
 
 import contextlib
 import json
@@ -69,7 +69,7 @@ def assert_same(found, expected):
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory):
-    """A real server; ended with the module."""
+    """A real server, which ends with the module."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server here (apt-get install redis-server)")
@@ -328,7 +328,7 @@ OF_DUCKDB = """SELECT id AS key, * FROM rows WHERE id IN (SELECT unnest(from_jso
 
 
 def test_a_flight_sql_server_gives_what_the_table_gives_and_is_called_again_after_it_was_away(tmp_path, monkeypatch):
-    """By a server on loopback that prepares, binds and runs the query, in DuckDB; it stands for every other driver."""
+    """By a server on loopback that prepares, binds and runs the query, in DuckDB; it stands for all other drivers."""
     pytest.importorskip("adbc_driver_flightsql")
     monkeypatch.setenv("FLIGHT_TOKEN", flight_server.TOKEN)
     server = flight_server.PreparingServer(TABLE)
@@ -354,7 +354,7 @@ def test_a_flight_sql_server_gives_what_the_table_gives_and_is_called_again_afte
 
 
 class Failing:
-    """A store that fails in a way that nobody has thought of, or says why."""
+    """A store that fails unexpectedly, or says why."""
 
     blocks = False
 
@@ -430,7 +430,7 @@ def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_c
 
 
 def test_a_table_that_is_looked_at_each_time_is_said_to_have_changed_only_when_its_rows_have():
-    """As a query's answer is, of which nothing tells beforehand whether it is another one."""
+    """Like a query's answer, about which nothing says beforehand whether it changed."""
     tables, said = [TABLE], []
     store = TableStore(snapshot(), read=lambda: snapshot(tables[-1]), signature=object, refresh_s=3600, say=said.append)
     store.refresh()

@@ -1,4 +1,4 @@
-"""Predicting and serving, nothing that crosses depends on the order of a table: sorted otherwise, it gives the same bytes."""
+"""Nothing that crosses in predicting and serving depends on the order of a table: in another order it gives the same bytes."""
 
 import threading
 
@@ -39,7 +39,7 @@ PARTIES, WIDTH, RUN = ("bank", "shop"), 3, "0123456789abcdef"
 
 
 def sorted_otherwise(frame):
-    """As a query's ORDER BY gives the rows: by the label, or by a column where there is none."""
+    """Return the rows as a query's ORDER BY would: by the label, or by a column if there is none."""
     return frame.sort("y" if "y" in frame.columns else "x")
 
 
@@ -47,7 +47,7 @@ def sorted_otherwise(frame):
 
 
 class Sessions:
-    """Stands in for the network's sessions: channels in memory, of which every message is kept."""
+    """Replaces the network's sessions by channels in memory whose messages are kept."""
 
     def __init__(self):
         self.sent = {}
@@ -128,7 +128,7 @@ class Scorer:
 
 
 class Serving:
-    """A side that serves: its keys, its alignment with the other, and its rows at the positions."""
+    """A side that serves: its keys, its alignment with the other side, and its rows at the positions."""
 
     def __init__(self, contract, name, frame, channel):
         files = {part: f"{part}.pem" for part in ("ca", "certificate", "key")}

@@ -1,4 +1,4 @@
-"""On a union, what each side sees of a score that the feature party asks for: by the real alignment, the bytes that cross."""
+"""On a union: what each side sees of a score that the feature party asks for, by the real alignment and the bytes that cross."""
 
 import sys
 import threading
@@ -59,7 +59,7 @@ CONTRACT = parse_contract(
 
 
 class Linear(nn.Module):
-    """A bottom or a share of the network: it adds up a row's column times some weights."""
+    """A bottom or a share of the network: it adds up a row's columns times some weights."""
 
     def __init__(self, *weights):
         super().__init__()
@@ -75,7 +75,7 @@ class Scorer:
 
 
 class Side:
-    """A party of the union: its rows, its alignment, and what stands at each position."""
+    """A party of the union: its rows, its alignment, and the content of each position."""
 
     def __init__(self, folder, name, align, channel):
         files = {part: folder / f"{part}.pem" for part in ("ca", "certificate", "key")}
@@ -109,7 +109,7 @@ def sides(tmp_path_factory):
 
 
 def crossed(sides, number, *, batches=None, gate=OPEN):
-    """The feature party asks for one row in a new session: the score, and the bytes that each side sent."""
+    """Let the feature party ask for one row in a new session. Return the score, and the bytes that each side sent."""
     bank, shop = sides
     own, theirs = map(Listening, memory_channels("bank", "shop", timeout_s=60))
     rows = BatchedRows(source=bank.source, batches=batches or bank.batches)
@@ -164,7 +164,7 @@ def test_no_key_and_no_universal_id_crosses_and_all_rows_of_a_batch_have_an_embe
 
 
 def test_a_new_alignment_begins_no_budget_anew_and_shows_not_whose_rows_are_over_it(sides, tmp_path):
-    """One more key on a union gives all rows new universal ids: whoever brings one gets no second day."""
+    """One more key on a union gives all rows new universal ids. A side that brings one gets no second day."""
     bank, shop = sides
     gate = Journal(origin=Origin(folder=tmp_path), secret=bytes(32), a_day_per_row=1)
     first, _, _ = crossed(sides, 3, gate=gate)

@@ -1,4 +1,4 @@
-"""Windows: every row is in one, each is large enough, and windows of several days tell no more than the smallest."""
+"""Windows: every row is in one, each is large enough, and windows of several days show no more than the smallest."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_of_a_rows_windows_before_and_after_others_came_and_went_one_holds_the_o
     stayed = before & after
     for old in drawn(before, size):
         for new in drawn(after, size):
-            if old & new & stayed:  # there is a row whose windows these are
+            if old & new & stayed:  # there is a row that these windows belong to
                 assert old & stayed <= new or new & stayed <= old
 
 
@@ -45,7 +45,7 @@ def test_fewer_rows_than_a_window_has_are_refused():
 
 
 def test_rows_that_leave_narrow_a_window_down_and_nothing_prevents_it():
-    """Whoever leaves out half of its rows of a window sees by the next question in which half the wanted one is."""
+    """A side that leaves out half of its rows of a window sees by the next question in which half the wanted one is."""
     names = [b"id-%d" % number for number in range(1000)]
     wanted, left, looks = names[7], set(names), 1
     (seen,) = (window for window in drawn(left, 32) if wanted in window)

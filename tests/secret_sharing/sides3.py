@@ -1,4 +1,4 @@
-"""Run the label party, feature parties and the helper of a computation on shares, each in a thread of its own."""
+"""Run the label party, feature parties and the helper of a computation on shares, each in its own thread."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +28,10 @@ class Recording:
 
 
 def run(label, features, helper, *, seeds=SEEDS, timeout_s=60):
-    """Run them; gives what the parties returned, and the view of each, by its peer's name.
+    """Run them.
 
-    There is one feature party, or a list of several. Of these the first has the seed of False, others one of their place.
+    Return what the parties returned, and the view of each, by its peer's name. There is one feature party, or a list of several.
+    Of these the first has the seed of False, the others one of their place.
     """
     roles = {"label": label}
     several = features if isinstance(features, list) else [features]

@@ -42,7 +42,7 @@ def plan_of(loss="logistic", *, rows=600, columns=(5, 7), outputs=1, epochs=3, b
 
 
 def data(plan, seed=1):
-    """Columns of each party, and labels."""
+    """Make columns of each party, and labels."""
     rng = np.random.default_rng(seed)
     counts = plan.columns.counts
     columns = [rng.normal(size=(plan.rows, width)).clip(-2, 2) for width in counts]
@@ -53,13 +53,15 @@ def data(plan, seed=1):
 
 
 def row_weights(plan, seed=6):
-    """Weights of rows from none to four times another's, if the plan has any."""
+    """Make weights of rows from none to four times another's, if the plan has any."""
     rng = np.random.default_rng(seed)
     return rng.uniform(1, 4, plan.rows) * rng.integers(0, 2, plan.rows) if plan.weighted else None
 
 
 def with_products(label_ND, *features):
-    """All columns that a head has: the parties', and the products of their last ones, which are rounded to 8 places before."""
+    """Return all columns that a head has: the parties', and the products of their last ones, which are rounded to 8
+    places first.
+    """
     of_label_NA, *others = (
         np.rint(columns_ND[:, -most:] * 0.5 * 256) / 256
         for columns_ND, most in ((label_ND, 8), *((feature_ND, 32) for feature_ND in features))
@@ -73,7 +75,7 @@ def logistic(scores_BC):
 
 
 def by_sines(scores_BC):
-    """The sum of sines that stands for the logistic function."""
+    """Compute the sum of sines that replaces the logistic function."""
     orders_K = np.arange(1, len(COEFFICIENTS) + 1)
     return 0.5 + np.sin(2 * np.pi * scores_BC[..., None] * orders_K / PERIOD) @ np.array(COEFFICIENTS)
 
@@ -134,7 +136,7 @@ def edge_count(plan, label_ND, feature_ND, labels_NC, decay=DECAY):
 )
 def test_a_head_on_shares_is_the_head_in_floats(head_of, weighted):
     loss, outputs, rate = head_of
-    # Scores differ by the sum of sines (.0036 in a probability) and by places that are rounded by chance.
+    # Scores differ by the sum of sines (.0036 in a probability) and by randomly rounded places.
     plan = plan_of(loss, outputs=outputs, rate=rate, weighted=weighted)
     label_ND, feature_ND, labels_NC = data(plan)
     label, feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
@@ -253,7 +255,7 @@ def test_a_truncated_number_is_the_quotient_or_one_more(numbers, shares, bits):
 
 
 COUNTS = st.lists(st.integers(1, 4), min_size=2, max_size=4).map(tuple)
-"""Columns of a label party and of one to three feature parties."""
+"""Make columns of a label party and of one to three feature parties."""
 
 
 @settings(max_examples=30, deadline=None)

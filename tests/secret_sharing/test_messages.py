@@ -40,7 +40,7 @@ WRONG = {
 
 
 def refused(receive, *messages):
-    """The error of a call that receives these messages."""
+    """Return the error of a call that receives these messages."""
     mine, theirs = memory_channels("here", "there", timeout_s=5)
     for message in messages:
         theirs.send(message)

@@ -1,8 +1,8 @@
-"""All that a party sees of a session, training and scoring together, fits any data of another party, to the bit.
+"""All that a party sees of a session, training and scoring together, is consistent with any data of another party, to the bit.
 
-For other data of that party there are coins of it with which all the others, together, receive the same words: each word that it
-sends holds a coin that no other one holds. Only the shares of what is opened differ: of scores by the difference of the scores,
-and of the count at the edge not at all, for no score comes near it here.
+For other data that party has coins with which all the others, together, receive the same words: each word that it sends contains
+a coin that no other word contains. Only the shares of opened values differ: those of scores by the difference of the scores, and
+those of the count at the edge not at all, because no score comes near it here.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ SCORED = 30
 
 
 def coins_of_messages(steps, *, of_feature):
-    """Which draw of a party hides each message of its own, and each correction, and with which sign."""
+    """Return which draw of a party hides each message of its own, and each correction, and with which sign."""
     exchanged = {
         "weights": -1,
         "product": -1,
@@ -51,10 +51,11 @@ def coins_of_messages(steps, *, of_feature):
 
 
 def session(monkeypatch, plan, columns, labels_NC, scored, decay, row_weights_N, *, coins, hidden):
-    """Train and score; the draws of the party at the place ``hidden`` have these words added, by the draw's number.
+    """Train and score.
 
-    Gives the scores, the hidden party's shares of the count at the edge, what it showed and what the helper dealt to another, and
-    all that the others received.
+    These words are added to the draws of the party at the place ``hidden``, by the draw's number. Return the scores, the hidden
+    party's shares of the count at the edge, what it showed and what the helper dealt to another, and all that the others
+    received.
     """
     seed = SEEDS[hidden == 0] if hidden < 2 else bytes([hidden]) * 32
 

@@ -1,7 +1,9 @@
-"""What a party receives is uniform, beside all that it holds itself, and the same for other columns and labels of the other side.
+"""What a party receives is uniform, given everything that it holds itself, and the same for other columns and labels of the other
+side.
 
-Each message alone may look uniform while it tells something beside own shares and own coins. So each received word is looked at
-alone, and added to and taken from the word that this party sent in the same exchange, which holds its share and its coins.
+Each message alone may look uniform while it reveals something together with own shares and own coins. So each received word is
+looked at alone, and also added to and subtracted from the word that this party sent in the same exchange, which holds its share
+and its coins.
 """
 
 from functools import cache
@@ -22,13 +24,13 @@ from .test_head import DECAY, data, plan_of, trained
 
 BINS = 64
 PLACES = {"MaskedScores": TURN_BITS}
-"""Places of a message's words, where they are not 64."""
+"""Places of a message's words, if they are not 64."""
 CHANCE = 1e-7
-"""That one of the some 60 tests of a case fails although all is uniform is below 1e-5."""
+"""The chance that one of the some 60 tests of a case fails although all is uniform is below 1e-5."""
 
 
 def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY, weights_N=None):
-    """What each party sent and received in each exchange of a training, by the message's kind, in order."""
+    """Return what each party sent and received in each exchange of a training, by the message's kind, in order."""
     sent, exchange, exchange_each = {"label": [], "feature": []}, ShareHolder.exchange, ShareHolder.exchange_each
 
     def watched(side, kind, words, **named):
@@ -38,7 +40,7 @@ def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY, w
 
     def watched_each(side, kind, words, shapes):
         (received,) = exchange_each(side, kind, words, shapes)
-        # Few words, which are judged by themselves: the weight decay, weights of rows, factors
+        # Few words, which are judged separately: the weight decay, weights of rows, factors
         sent["label" if side.is_label else "feature"].append((f"{kind.__name__}, each", words, received))
         return [received]
 
@@ -52,7 +54,7 @@ def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY, w
 
 
 def joint_words(kind, exchanged):
-    """The words of a view by how they are put together, each as its first six places."""
+    """Return the words of a view by how they are combined, each as its first six places."""
     places = PLACES.get(kind, 64)
     alone = [received for name, _, received in exchanged if name == kind]
     sums, differences = [], []
@@ -81,7 +83,7 @@ def same_chance(first, second):
 
 @cache
 def usual(weighted):
-    """What crosses in a training of the usual data."""
+    """Return what crosses in a training of the usual data."""
     plan = plan_of(rows=600, epochs=4, weighted=weighted)
     with pytest.MonkeyPatch.context() as patch:
         return exchanges(patch, *data(plan), plan)[0]
@@ -220,7 +222,9 @@ def test_scores_cross_to_the_label_party_alone():
 
 
 def auc_of_labels(sent, plan, labels_NC):
-    """What 200 known labels tell of the others by all words that crossed for a row: alone, sums, differences, over epochs."""
+    """Return what 200 known labels show of the others by all words that crossed for a row: alone, sums, differences,
+    over epochs.
+    """
     batches = [rows_B for rows_B in plan.batches() for _ in range(2)]
     of_rows = [each for each in sent["feature"] if each[0] in ("MaskedScores", "MaskedErrors")]
     epochs = len(batches) // (2 * -(-plan.rows // len(batches[0])))

@@ -28,7 +28,7 @@ def field(number: int, value: bytes) -> bytes:
 
 
 class PreparingServer(flight.FlightServerBase):
-    """A server of one table ``rows``. A statement's handle is its SQL; what is bound to it is one row of text."""
+    """A server of one table ``rows``. A statement's handle is its SQL; a row of text is bound to it."""
 
     def __init__(self, table: pl.DataFrame, port: int = 0) -> None:
         super().__init__(f"grpc://127.0.0.1:{port}", middleware={"token": _Door()})

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, from the binaries that Debian's package lays down."""
+"""Run a PostgreSQL server, from the binaries of Debian's package."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ PASSWORD = "hunter 2@home"
 
 
 def binaries() -> Path:
-    """The folder of the newest version's binaries; skips the test where there is none."""
+    """Return the folder of the newest version's binaries; skip the test if there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     if not found or not all((found[-1] / name).exists() for name in ("initdb", "pg_ctl", "psql")):
         pytest.skip("no PostgreSQL server under /usr/lib/postgresql (apt-get install postgresql)")
@@ -26,7 +26,7 @@ def binaries() -> Path:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Run a server for a while; gives its address, for the user `me` with PASSWORD and the database `postgres`."""
+    """Run a server for a while. Return its address, for the user `me` with PASSWORD and the database `postgres`."""
     folder = Path(tempfile.mkdtemp(prefix="tallystick-postgres-"))  # pytest's folders are closed to other users
     port, root = free_port(), os.geteuid() == 0
     tools = binaries()

@@ -1,4 +1,4 @@
-"""Tables by ADBC drivers: SQLite's file, and a Flight SQL server on loopback, which stands for every other driver."""
+"""Tables by ADBC drivers: SQLite's file, and a Flight SQL server on loopback, which stands for all other drivers."""
 
 import sqlite3
 from contextlib import closing
@@ -54,7 +54,7 @@ def test_a_column_that_is_whole_in_its_first_thousands_of_rows_keeps_its_fractio
 
 
 def test_numbers_beside_text_keep_all_their_digits(tmp_path):
-    """The driver writes a fraction there in seven digits: ids of nine became one."""
+    """The driver writes a fraction there in seven digits, so ids of nine became equal."""
     cells = [123456789.25, 123456790.25, 0.1, 1e300, -2.0, 2**60, "x", "1.250000e+00", None]
     sqlite_of(tmp_path, "CREATE TABLE t (id, other TEXT)")
     with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
@@ -104,7 +104,7 @@ def varints(content):
 
 
 class Server(flight.FlightServerBase):
-    """A Flight SQL server of one table: it knows the command for a statement, and gives its rows whatever that is."""
+    """A Flight SQL server of one table: it knows the command for a statement, and always returns its rows."""
 
     def __init__(self):
         super().__init__("grpc://127.0.0.1:0", middleware={"token": _Door()})

@@ -1,4 +1,4 @@
-"""Every reader takes Arrow's types as Polars has them, or refuses the column by name."""
+"""Every reader accepts Arrow's types as Polars has them, or refuses the column by name."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

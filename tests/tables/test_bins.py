@@ -1,4 +1,4 @@
-"""Edges of bins: heavy values are edges, the others lie evenly, whatever the column is like."""
+"""Edges of bins: heavy values are edges, and the others are spread evenly, for any column."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_without_ties_the_edges_are_quantiles() -> None:
 
 
 def test_a_column_full_of_zeros_keeps_its_bins_for_the_rest() -> None:
-    """Plain quantiles leave one bin for the tenth that is not zero; here nearly all bins are there."""
+    """Plain quantiles leave one bin for the tenth that is not zero; here there are nearly all bins."""
     rng = np.random.default_rng(2)
     column = np.where(rng.random(20_000) < 0.9, 0.0, rng.lognormal(size=20_000))
     edges = np.array(bin_edges(column, bins=32))

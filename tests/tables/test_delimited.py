@@ -227,7 +227,7 @@ def test_numbers_are_read_whatever_parts_their_thousands(tmp_path, spelt, number
     ],
 )
 def test_digits_that_are_parted_otherwise_than_by_thousands_are_text_and_asked_about(tmp_path, spelt):
-    """The number +49 30 000001 of a telephone was read as 4930000001, without a word."""
+    """The telephone number +49 30 000001 was read as 4930000001, without a message."""
     column, _ = column_of(tmp_path, [spelt.format(number) for number in range(30, 60)])
     assert column.dtype == pl.String
     assert "look like numbers" in text_warning(column)
@@ -246,7 +246,7 @@ def test_digits_that_are_parted_otherwise_than_by_thousands_are_text_and_asked_a
     ],
 )
 def test_digits_that_may_be_codes_are_said(tmp_path, cells, said):
-    """The postcode 01067 is the number 1067 unless the party file says otherwise; that is told."""
+    """The postcode 01067 is the number 1067 unless the party file says otherwise, and a message says so."""
     column, frame = column_of(tmp_path, cells)
     assert column.dtype.is_numeric()
     assert [True for note in frame.notes if "such as 01067" in note and "in column 'x'" in note] == [True] * said
@@ -408,7 +408,7 @@ def test_a_quoted_carriage_return_or_a_cell_that_is_a_columns_name_is_a_cell(tmp
 
 @pytest.mark.parametrize(("codec", "said"), [("windows-1252", True), ("iso-8859-15", True), ("utf-8", False)])
 def test_text_of_utf_8_that_is_named_otherwise_is_said(tmp_path, codec, said):
-    """Each ü became Ã¼, and keys that hold one matched nobody's."""
+    """Each ü became Ã¼, and keys with ü matched nobody's."""
     text = "id,a\nx,gr\u00fcn\ny,rot\n"
     for written, is_said in (("utf-8", said), (codec, False)):
         (tmp_path / "t.csv").write_bytes(text.encode(written))
@@ -418,7 +418,7 @@ def test_text_of_utf_8_that_is_named_otherwise_is_said(tmp_path, codec, said):
 
 @pytest.mark.parametrize("row", ["code,kg,text", "#types,numeric,categorical", ",m,"])
 def test_a_row_of_units_below_the_header_is_said(tmp_path, row):
-    """It made categories of a column of few numbers, without a word."""
+    """A column with few numbers became categories, without a message."""
     lines = "".join(f"k{number},{number % 7},{'red' if number % 2 else 'blue'}\n" for number in range(30))
     for first, said in ((f"{row}\n", True), ("", False)):
         (tmp_path / "t.csv").write_text(f"id,a,kind\n{first}{lines}")
@@ -438,7 +438,7 @@ MANY = [f"{number * 1.37:.2f}" for number in range(1, 31)]
 
 
 def column_of(tmp_path, cells, **table):
-    """A column of a CSV as it is read, and the notes."""
+    """Return a column of a CSV as it is read, and the notes."""
     lines = "".join(f"k{number};{cell}\n" for number, cell in enumerate(cells))
     (tmp_path / "t.csv").write_text(f"id;x\n{lines}", encoding="utf-8")
     frame = read_table(TableConfig(path=tmp_path / "t.csv", **table))
@@ -602,7 +602,7 @@ def test_plain_categories_are_not_told_of():
 
 @pytest.mark.parametrize("cell", ["x" * 200_000, '"' + "x\n" * 100_000 + '"', '"' + "x," * 100_000 + '"'])
 def test_a_long_cell_is_read_whatever_else_its_file_has_the_lines_gone_through_for(tmp_path, cell):
-    """Python's own reader of lines, which looks for short ones and at quotes, stops at 131,072 characters by itself."""
+    """Python's own reader of lines, which looks for short ones and at quotes, stops at 131,072 characters."""
     lines = ["a,b,c", *(f"{row},{cell if row == 3 else 'y'},{row if row % 2 else ''}" for row in range(30))]
     frame = read(tmp_path, "\n".join(lines) + "\n")
     assert frame.get_column("b")[3] == cell.strip('"')
@@ -630,7 +630,7 @@ NAMES = st.lists(st.text("abcdefgh_ .", min_size=1, max_size=6).map(str.strip).f
 
 @given(data=st.data(), separator=st.sampled_from([",", ";", "\t", "|"]), name=st.sampled_from(["t.csv", "t.tsv"]))
 def test_the_separator_of_ragged_lines_is_the_one_that_cuts_the_header(tmp_path_factory, data, separator, name):
-    """Lines that leave out last cells, with every other separator in their text, mislead nobody."""
+    """Lines without their last cells, with every other separator in their text, do not confuse the reader."""
     names = data.draw(NAMES)
     cell = st.text("".join({*",;\t|xyz1"} - {separator}), min_size=1, max_size=8).map(lambda text: f"x{text}x")
     rows = data.draw(st.lists(st.lists(cell, min_size=1, max_size=len(names)), min_size=1, max_size=8))
@@ -663,7 +663,7 @@ def test_quotes_that_are_not_the_first_character_of_a_cell_are_told_of(tmp_path,
 
 @pytest.mark.parametrize("others", ["", "?", "7"])
 def test_numbers_that_may_be_codes_are_said(tmp_path, others):
-    """12E4 is a number of an article in one table, and 120,000 in another; which it is taken for never goes without a word."""
+    """12E4 is an article number in one table, and 120,000 in another. A message always says which was assumed."""
     table = TableConfig(path=tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text(
         "id,a,b\n" + "".join(f"{key},{cell},2.0\n" for key, cell in zip("xyz", ("12E4", "3e5", others), strict=True))
@@ -690,7 +690,7 @@ def test_infinite_numbers_are_never_taken_for_missing_ones(tmp_path, word, mark)
 @pytest.mark.parametrize("twin", ["gro\u0308\u00dfe", "gr\u00f6\u200b\u00dfe", "gr\u00f6\ufeff\u00dfe"])
 @pytest.mark.parametrize("way", ["csv", "parquet"])
 def test_a_column_whose_name_only_looks_like_the_one_that_is_asked_for_is_named_by_its_codes(twin, way, tmp_path):
-    """The letters of one's keyboard are others than those of a file from another system."""
+    """One's own keyboard has other letters than a file from another system."""
     asked, frame = "gr\u00f6\u00dfe", pl.DataFrame({twin: [1.0, 2.0], "id": ["a", "b"]})
     path = tmp_path / f"t.{way}"
     frame.write_csv(path) if way == "csv" else frame.write_parquet(path)
@@ -753,7 +753,7 @@ def test_a_mark_among_words_stays_a_value_and_is_said_until_the_party_says_what_
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=30), st.booleans(), st.sampled_from(["", ".5"]))
 def test_numbers_are_parted_as_in_india_too(tmp_path_factory, numbers, devanagari, fraction):
-    """12,34,567 is a number, also beside 1,234 and 12: before the last three digits commas part two each."""
+    """12,34,567 is a number, also beside 1,234 and 12: before the last three digits commas separate two each."""
 
     def parted(number):
         rest, last = divmod(number, 1000)
@@ -829,7 +829,7 @@ def test_a_header_that_only_looks_like_another_kind_is_read(tmp_path, header):
     ],
 )
 def test_dates_are_proposed_as_they_are_written(tmp_path, spelt, mend):
-    """What a message proposes reads the column."""
+    """The proposed setting reads the column."""
     column, _ = column_of(tmp_path, [spelt.format(number, number % 9 + 1) for number in range(1, 28)])
     assert mend.format() in text_warning(column)
     for words in likely_formats(column):

@@ -1,4 +1,4 @@
-"""Digests of columns: equal for equal values, whatever type they have, and different for any other cell."""
+"""Digests of columns are equal for equal values of any type, and differ if any cell does."""
 
 from datetime import date, datetime
 from decimal import Decimal

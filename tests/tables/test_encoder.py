@@ -1,4 +1,4 @@
-"""The encoder against scikit-learn and slow references."""
+"""Compare the encoder with scikit-learn and slow references."""
 
 from collections import Counter
 from typing import Any
@@ -109,7 +109,7 @@ def test_auto_ranks_the_skewed_columns_and_leaves_the_others() -> None:
         f"encoding.numeric = auto: {list(chosen.values()).count('rank')} of 6 numeric columns are skewed and were ranked",
     )
     encoded = encoder.encode(frame).unpacked().numeric_NF
-    # Each column is what it is with its own transform named, and a column of two values is the same either way.
+    # Each column equals the one with its own transform named, and a column of two values is the same in any case.
     for index, name in enumerate(names):
         for transform in {chosen[name], "standard"} if name == "rare" else {chosen[name]}:
             alone = Encoder.fit(frame, FeatureColumns(numeric=(name,)), rows, encoding=EncodingConfig(numeric=transform))

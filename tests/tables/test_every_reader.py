@@ -1,6 +1,6 @@
-"""A column of any kind is encoded alike whichever reader brought it in training, prediction, serving or a later training.
+"""A column of any kind is encoded alike by every reader, in training, prediction, serving or a later training.
 
-Hypothesis draws the cells; a reader pair that disagrees must refuse the column by its name.
+Hypothesis draws the cells. If two readers disagree, they must refuse the column by its name.
 """
 
 import sqlite3
@@ -63,7 +63,7 @@ KINDS = {
 
 
 def written(rows: pl.DataFrame, folder: Path, way: str) -> dict[str, str]:
-    """Write the rows for a reader; gives what the party file says of the table."""
+    """Write the rows for a reader. Return what the party file says of the table."""
     if way == "csv":
         rows.with_columns(cs.duration().dt.to_string("iso")).write_csv(folder / "t.csv")
         return {"path": "t.csv"}
@@ -87,7 +87,7 @@ def party_of(table, folder):
 
 
 def read(rows: pl.DataFrame, folder: Path, way: str, trained: Encoder | None):
-    """Bring the rows by a reader."""
+    """Read the rows by a reader."""
     if way in ("csv", "parquet", "duckdb", "sqlite"):
         party = party_of(written(rows, folder, way), folder)
         return read_rows(party.table, party, trained=trained)
@@ -119,7 +119,7 @@ def served(rows: pl.DataFrame, encoder: Encoder, way: str, folder: Path):
 
 
 class Server:
-    """A PostgreSQL server: rows are laid into it, read by a query, and looked up by key."""
+    """A PostgreSQL server: rows are written to it, read by a query, and looked up by key."""
 
     def __init__(self, address):
         import adbc_driver_postgresql.dbapi as dbapi
@@ -151,7 +151,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server():
-    """A real server, which is ended with the module; its password is where libpq looks for one."""
+    """A real server, which ends with the module. Its password is where libpq looks for one."""
     pytest.importorskip("adbc_driver_postgresql", reason="no driver (pip install 'tallystick[postgres]')")
     with pytest.MonkeyPatch.context() as patch, postgres.server() as address:
         patch.setenv("PGPASSWORD", postgres.PASSWORD)
@@ -162,8 +162,9 @@ def server():
 
 FRAMES = ("csv", "parquet", "duckdb", "polars", "pandas", "arrow", "fixed offset")
 MAY_REFUSE = {"codes": {"json"}, "digits": {"json"}, "durations": {*FRAMES, "json", "stream"}}
-"""JSON has types: text is no number where a CSV without a letter in it trained numbers. A CSV and JSON have no durations. DuckDB
-takes those that Polars writes for numbers. All else must be read."""
+"""JSON has types: text is no number, where a CSV column without a letter was trained as numbers. A CSV and JSON have no
+durations. DuckDB reads durations that Polars writes as numbers. Everything else must be read.
+"""
 
 
 def rows_of(kind, data):
@@ -178,12 +179,12 @@ def brought(rows, folder, way, trained, server):
 
 
 def compared(rows, way, later_ways, *, may_refuse=frozenset(), server=None):
-    """Train on rows that one reader brings; whatever brings them later gives the same values, or names the column."""
+    """Train on rows of one reader. All later readers give the same values, or name the column."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         party, first = party_of({"path": "t.csv"}, folder), brought(rows, folder, way, None, server)
         encoder = Encoder.of_party(first, party, np.arange(rows.height), numbers="plain")
-        if encoder is None:  # one value alone
+        if encoder is None:  # a single value
             return
         wanted, refused = values(encoder.encode(first).unpacked()), []
         for later in later_ways:
@@ -218,7 +219,9 @@ def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
 @pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 4))  # intervals are refused
 def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server):
-    """Its rows are trained on and read by the others, and the other way round; a store of rows looks them up by key, too."""
+    """Rows of one reader are trained on, and read by the others, and the other way round. A store of rows looks them up
+    by key, too.
+    """
 
     @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(data=st.data())
@@ -235,7 +238,7 @@ def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server
 
 
 TYPES_OF_SQLITE = {"whole", "real", "true", "words", "codes", "digits", "decimals", "single", "exponents", "dictionary"}
-"""It has numbers and text, and nothing for times: these are text there, as a training by another reader has read them."""
+"""It has numbers and text, and nothing for times: these are text there, as another reader would read them in training."""
 
 
 def test_a_decimal_is_one_key_whichever_reader_brings_it(server, tmp_path):
@@ -284,7 +287,7 @@ def test_a_name_that_is_a_pattern_of_names_is_refused_by_every_reader(tmp_path, 
 
 @pytest.mark.parametrize(("later", "missing"), by_turns([*FRAMES[1:], "json", "stream"], ["NA", "null", "", "gone"]))
 def test_what_a_file_takes_for_a_missing_cell_of_text_is_one_in_whatever_is_read_later(missing, later, tmp_path):
-    """The party file names `gone`. What never was a file has the word, or an empty text, as it is written there."""
+    """The party file names `gone`. Rows that never were a file have the word, or an empty text, as it is written there."""
     rows = pl.DataFrame({"id": [f"k{number}" for number in range(9)], "x": ["red", "green", missing] * 3})
     party = party_of({**written(rows, tmp_path, "csv"), "missing": ["NA", "null", "gone"]}, tmp_path)
     first = read_rows(party.table, party, trained=None)
@@ -325,7 +328,7 @@ STAND_INS = {
     ("trained", "everywhere"), by_turns([(kind, first) for first in ("csv", "parquet") for kind in STAND_INS], [False, True])
 )
 def test_a_value_that_stands_for_a_missing_one_is_one_whatever_is_read_later(trained, everywhere, tmp_path):
-    """The party file names it where the run is trained. What comes later, a query or a request, has it as it is."""
+    """The party file of the training names it. Later a query or a request has it unchanged."""
     kind, first = trained
     cells, word = STAND_INS[kind]
     rows = pl.DataFrame({"id": list("abcd"), "x": pl.Series(cells, dtype=KINDS[kind][0])})
@@ -357,7 +360,7 @@ LARGE_STAND_INS = {
 
 @pytest.mark.parametrize(("kind", "first"), by_turns(LARGE_STAND_INS, ["csv", "parquet", "pandas"]))
 def test_a_neighbour_of_a_stand_in_is_a_value_however_large_both_are(kind, first, tmp_path):
-    """Floating point does not tell them apart; a column of whole numbers does."""
+    """Floating point does not distinguish them; a column of whole numbers does."""
     dtype, number = LARGE_STAND_INS[kind]
     cells = [number, number - 1, number + 1, 7]
     rows = pl.DataFrame({"id": list("abcd"), "x": pl.Series(cells, dtype=dtype)})

@@ -1,4 +1,4 @@
-"""An encoder for a later training: what it knew keeps its numbers and codes, and the network that knew them says what it said."""
+"""Extend an encoder for a later training: old values keep their numbers and codes, and the old network's output stays."""
 
 import numpy as np
 import polars as pl
@@ -49,7 +49,7 @@ OLD, NEW = [f"k{number}" for number in range(7)], [f"k{number}" for number in ra
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """An encoder, the same for a later table with more categories and a wider range, and both tables."""
+    """Return an encoder, the same for a later table with more categories and a wider range, and both tables."""
     then, now = table(1_500, kinds=OLD, seed=1), table(1_500, kinds=NEW, seed=2, scale=3.0)
     who = party(tmp_path_factory.mktemp("party"))
     before = Encoder.of_party(then, who, np.arange(then.height), numbers="auto")

@@ -1,4 +1,4 @@
-"""Files that never end or fill the memory: pipes and devices in the place of inputs, packed tables of one line or of many."""
+"""Files that never end or fill the memory: pipes and devices as inputs, and compressed tables of one line or of many."""
 
 import gzip
 import os
@@ -56,7 +56,7 @@ def test_a_pipe_or_a_device_is_no_result(tmp_path, path):
 
 @pytest.mark.parametrize("head", [b"", b"id,x\n"])
 def test_a_packed_line_without_an_end_is_refused_in_little_memory(tmp_path, head):
-    """64 MiB of one line in 60 KB; gigabytes were read for it before."""
+    """64 MiB of one line in 60 KB; earlier gigabytes were read for it."""
     with gzip.open(tmp_path / "table.csv.gz", "wb", compresslevel=1) as file:
         file.write(head)
         for _ in range(64):
@@ -74,7 +74,7 @@ def _read(path, **limits):
 
 
 def _announcing(path, rows):
-    """A Parquet file of 1,000 rows whose footer tells of ``rows``."""
+    """Make a Parquet file of 1,000 rows whose footer claims ``rows``."""
     pl.DataFrame({"id": range(1000)}).write_parquet(path)
     packed = path.read_bytes()
     length = int.from_bytes(packed[-8:-4], "little")
@@ -86,7 +86,7 @@ def _announcing(path, rows):
 
 
 def _varint(number):
-    """As Thrift's compact protocol writes a number: zigzag, seven bits a byte."""
+    """Write a number as Thrift's compact protocol does: zigzag, seven bits a byte."""
     zigzag, coded = 2 * number, b""
     while zigzag >= 128:
         zigzag, coded = zigzag >> 7, coded + bytes([zigzag & 127 | 128])
@@ -94,7 +94,7 @@ def _varint(number):
 
 
 def test_a_footer_that_announces_more_rows_than_fit_is_refused_before_one_is_read(tmp_path):
-    """336 million rows were read before, to 2.8 GiB in 73 seconds."""
+    """Earlier 336 million rows were read, to 2.8 GiB in 73 seconds."""
     with pytest.raises(DataError, match=r"announces 1,099,511,627,776 rows, over the .* that fit into this machine's memory"):
         _read(_announcing(tmp_path / "table.parquet", 2**40))
 
@@ -120,7 +120,7 @@ def test_no_more_rows_are_read_than_the_party_file_allows(tmp_path, ending):
 
 
 def test_a_packed_table_of_too_many_rows_is_unpacked_no_further(tmp_path):
-    """Four million rows in 8 KB; the first lines alone are unpacked."""
+    """Four million rows in 8 KB; only the first lines are unpacked."""
     with gzip.open(tmp_path / "table.csv.gz", "wb", compresslevel=9) as file:
         file.write(b"id\n" + b"1\n" * (1 << 22))
     with pytest.raises(DataError, match=r"table.csv.gz: unpacks into at least \d{3},\d{3} rows, over table.max_rows = 100,000"):
@@ -131,13 +131,13 @@ MEBIBYTE = "x" * 2**20
 
 
 def _repeated(rows):
-    """So many times the same mebibyte, as a dictionary of one."""
+    """Repeat the same mebibyte, as a dictionary of one."""
     return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([MEBIBYTE]))
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_dictionary_of_long_text_is_not_written_out_row_by_row(tmp_path, nested):
-    """40 GiB of text in 200 KB; over 4 GiB were asked for before, until the machine had no more."""
+    """40 GiB of text in 200 KB; earlier over 4 GiB were requested, until the machine had no more."""
     rows, path = 40_000, tmp_path / "table.parquet"
     text = _repeated(rows)
     if nested:
@@ -153,7 +153,7 @@ def test_a_dictionary_of_long_text_is_not_written_out_row_by_row(tmp_path, neste
 
 @pytest.mark.long
 def test_prefixes_that_repeat_are_unpacked_a_few_rows_at_a_time(tmp_path):
-    """Each value says that it begins as the one before it: 1.6 GiB in 10 KB, which Arrow would unpack together."""
+    """Each value says that it begins like the one before it: 1.6 GiB in 10 KB, which Arrow would unpack together."""
     path = tmp_path / "table.parquet"
     one = pa.table({"text": [MEBIBYTE] * 200})
     with pq.ParquetWriter(path, one.schema, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY", compression="zstd") as file:

@@ -1,4 +1,4 @@
-"""A column that nothing asks for never stops the reading of a table, whatever it holds and whichever reader brings it."""
+"""A column that nothing asks for never stops the reading of a table, whatever it holds, with any reader."""
 
 import datetime
 import sqlite3
@@ -41,7 +41,7 @@ ONLY_ARROW = {"interval", "lists of intervals", "union", "24:00"}  # Parquet has
 
 
 def party_of(table, folder, *, asks):
-    """A party file that drops the column `x`, or that names its features and no `x`."""
+    """Return a party file that drops the column `x`, or that names its features and no `x`."""
     without_x = {"drop": ["x"]} if asks == "drop" else {"features": {"numeric": ["y"], "categorical": []}}
     return parse_party({"party": "bank", "table": table, "keys": {"id": "id"}, **without_x}, folder=folder)
 
@@ -76,7 +76,7 @@ def test_a_column_of_any_type_of_arrow_that_nothing_asks_for_is_passed_over(kind
         deltalake.write_deltalake(tmp_path / "t", table)
     elif way == "parquet":
         pq.write_table(table, tmp_path / "t.parquet")
-    else:  # of which another holds something else there
+    else:  # of which another file has something else there
         pq.write_table(table.slice(0, 2), tmp_path / "t" / "1.parquet")
         pq.write_table(pa.table({"id": IDS[2:], "y": NUMBERS[2:], "x": ["?"]}), tmp_path / "t" / "2.parquet")
     encoder = require_the_others(read_party_table(party), party)
@@ -136,7 +136,7 @@ def address():
 
 @pytest.mark.parametrize("kind", POSTGRES)
 def test_a_column_of_any_type_of_postgresql_is_refused_by_name_or_passed_over(kind, address, tmp_path):
-    """The driver gives up a whole table for one record, and says that a read failed: which looked like a lost connection."""
+    """The driver gives up a whole table for one record, and says that a read failed, which looked like a lost connection."""
     cell, named = POSTGRES[kind]
     query = (
         f"select id, {cell} as x, y from (values ('a', 1.5::float8), ('b', 2.5), ('c', 4)) as rows(id, y), pg_database "
@@ -304,7 +304,7 @@ def test_simulate_passes_over_a_dropped_column():
 
 
 def test_dates_and_times_of_a_dropped_column_stay(tmp_path):
-    """What can be read is shown by `check` as before."""
+    """`check` shows what can be read, as before."""
     frame = pl.DataFrame({"id": IDS, "x": [datetime.date(2024, 1, day) for day in (1, 2, 3)], "y": NUMBERS})
     frame.write_parquet(tmp_path / "t.parquet")
     party = party_of({"path": "t.parquet"}, tmp_path, asks="drop")
@@ -319,7 +319,7 @@ def test_dates_and_times_of_a_dropped_column_stay(tmp_path):
         (("8.505", "410"), ("0,5", "0,25"), [8505, 410]),
         (("1,234", "7,500"), ("0.5", "0.25"), [1234, 7500]),
         (("801.200", "35.000"), ("0.5", "0.25"), [801.2, 35]),
-        (("801.200", "35.500"), ("1.5", "2,5"), [801.2, 35.5]),  # text, which tells nothing
+        (("801.200", "35.500"), ("1.5", "2,5"), [801.2, 35.5]),  # useless text
     ],
 )
 @pytest.mark.parametrize("more", [{"drop": ["share"]}, {"features": {"numeric": ["amount"]}}], ids=["dropped", "not listed"])

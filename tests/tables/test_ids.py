@@ -1,4 +1,4 @@
-"""Ids in one buffer against a plain list."""
+"""Compare ids in one buffer with a plain list."""
 
 import numpy as np
 import pytest

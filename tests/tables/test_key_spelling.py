@@ -1,4 +1,4 @@
-"""Keys that a later table writes otherwise than the training's did match nobody, so it is said before rows are scored."""
+"""Keys that a later table spells otherwise than the training's match nobody's, so a message says so before rows are scored."""
 
 import json
 
@@ -80,7 +80,7 @@ def test_what_is_kept_names_no_key_and_is_small():
 
 @pytest.mark.parametrize(("odd", "rows"), [("K77", 40), ("0077", 40), ("0077", 1)])
 def test_nothing_is_kept_that_one_person_alone_has(odd, rows):
-    """In a table with several rows for one key, shapes are of so many keys, and not of so many rows."""
+    """In a table with several rows for one key, shapes are counted by key, and not by row."""
     keys = pl.Series("id", [str(number) for number in range(1_000, 1_300)] + [odd] * rows)
     kept = spelling_of(keys.to_frame(), columns={"id": "id"}, alignment=terms())
     assert kept == {"id": {"shapes": ["9…"], "mixed": False, "zeros": None if odd.startswith("0") else 0.0}}

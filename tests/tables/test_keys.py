@@ -1,4 +1,4 @@
-"""Keys: one spelling whatever the type, joins that cannot collide, and the rules for nulls and duplicates."""
+"""Keys: one spelling for every type, joins that cannot collide, and the rules for nulls and duplicates."""
 
 import datetime
 import sys
@@ -24,7 +24,8 @@ UNSEEN = {
     *(each for each in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(each) == "Cf"),
     *IGNORABLE,
     *(chr(code) for first, last in ((0xFE00, 0xFE0F), (0xFFF0, 0xFFF8), (0xE0000, 0xE0FFF)) for code in range(first, last + 1)),
-    *(chr(code) for code in (*range(0x9), *range(0xE, 0x20), *range(0x7F, 0xA0)) if code != 0x85),  # controls but for white space
+    # controls except for white space
+    *(chr(code) for code in (*range(0x9), *range(0xE, 0x20), *range(0x7F, 0xA0)) if code != 0x85),
 }
 
 
@@ -169,7 +170,7 @@ def test_normalising_twice_changes_nothing(word: str, step: Step) -> None:
 
 @given(words.filter(lambda word: all(unicodedata.category(letter) != "Cn" for letter in word)))
 def test_steps_agree_with_python(word: str) -> None:
-    """For all letters that Python's Unicode has: Polars' may be newer."""
+    """For all letters of Python's Unicode; Polars' may be newer."""
 
     def spelt(text: str) -> str | None:
         return normalise(pl.Series([text]), []).item()  # type: ignore[no-any-return]
@@ -272,7 +273,7 @@ def test_a_character_that_cannot_be_seen_changes_no_key(step):
 @pytest.mark.parametrize(("kind", "digits"), [(pl.Float64, 53), (pl.Float32, 24)], ids=["float64", "float32"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_float_keys_that_may_have_merged_are_refused(kind: type[pl.DataType], digits: int, sign: int) -> None:
-    """One missing id makes pandas' whole numbers floats; from 2^53 on two of them have one float, and so one person's row."""
+    """One missing id turns pandas' whole numbers into floats. From 2^53 on two of them share a float, and so one person's row."""
     exact = pl.DataFrame({"k": pl.Series([1.0, sign * (2.0**digits - 1), None], dtype=kind)})
     assert read_keys(exact, columns={"k": "k"}, alignment=alignment()).report.used == 2
     beyond = pl.DataFrame({"k": pl.Series([1.0, sign * 2.0**digits, None], dtype=kind)})

@@ -1,4 +1,4 @@
-"""A later table in another unit or spelling is scored, and what is doubtful of it is said, as a training says it of its own."""
+"""A later table in another unit or spelling is scored, and what is doubtful is said, as in training."""
 
 import re
 from datetime import date, timedelta

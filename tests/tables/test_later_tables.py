@@ -1,4 +1,4 @@
-"""Later tables are read as the training's was: the same encoded values, or a refusal that names the column."""
+"""Later tables are read like the training's: the same encoded values, or a refusal that names the column."""
 
 import random
 import re
@@ -28,7 +28,7 @@ def csv(path: Path, name: str, cells: list[str], *, separator: str = ",") -> Pat
 
 
 def party_of(table: Path, **values):
-    """A party file whose table is this file."""
+    """Return a party file whose table is this file."""
     return parse_party({"party": "a", "table": {"path": str(table)}, "keys": {"id": "id"}, **values}, folder=table.parent)
 
 
@@ -317,7 +317,7 @@ def test_dates_that_a_spreadsheet_made_of_ranges_or_codes_are_said(made_of, cell
     ],
 )
 def test_a_category_that_is_spelt_in_another_way_later_is_said(trained, later, tmp_path):
-    """In a few rows of several: the others are categories as ever."""
+    """In a few rows of several; the others are categories as always."""
     party = party_of(tmp_path / "t.csv", encoding={"min_count": 1}, features={"categorical": ["x"]})
     first = pl.DataFrame({"id": range(40), "x": ([trained] + ["red"] * 9) * 4})
     encoder = Encoder.of_party(first, party, np.arange(40), numbers="plain")
@@ -366,7 +366,7 @@ def test_a_row_that_sums_up_others_is_said(last, is_said, tmp_path):
     [("End of report", True), ("# by, hand, in, May", True), ("\x1a", True), ("k7", False), ("(12 rows)", False)],
 )
 def test_a_line_among_keys_with_digits_that_has_none_is_said(line, is_said, tmp_path):
-    """A few keys of many without a digit are lines of another kind; where many have none, keys are names."""
+    """If a few keys of many have no digit, they are lines of another kind. If many have none, keys are names."""
     path = csv(tmp_path / "t.csv", "x,c,d", [f"{number},a,b" for number in range(60)])
     path.write_text(path.read_text().replace("\n7,", f"\n{line}\n7,"))
     party = party_of(path)

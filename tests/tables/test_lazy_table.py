@@ -1,4 +1,4 @@
-"""Tables that are read by column, and packed rows, against the same in memory."""
+"""Compare tables that are read by column, and packed rows, with the same in memory."""
 
 import gzip
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_rows_are_picked_as_from_a_table_in_memory(first: list[int], seed: int) 
 
 
 def test_a_wide_table_is_not_looked_through_for_each_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 20,000 columns each such look took .07 s, so that a check of them took an hour."""
+    """With 20,000 columns each such look took .07 s, so a check of them took an hour."""
     table = store(pl.DataFrame({f"x{index}": [index, index + 1] for index in range(500)}).lazy())
     reads, collect = [], pl.LazyFrame.collect
 
@@ -61,7 +61,7 @@ def test_columns_of_a_tall_table_are_read_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 def open_files() -> int:
-    """How many files this process has open, its look at them included."""
+    """Return how many files this process has open, including the one for this look."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -71,7 +71,7 @@ def test_the_copy_has_no_name_and_goes_with_the_table() -> None:
     assert open_files() == before + 1
     picked = table[np.arange(3)]
     del table
-    assert picked.collect().equals(FRAME.head(3))  # what is picked holds the copy too
+    assert picked.collect().equals(FRAME.head(3))  # the selection contains the copy, too
     del picked
     assert open_files() == before
 

@@ -25,7 +25,7 @@ from tallystick.tables.table import read_table
 
 pytestmark = pytest.mark.long
 ROWS = pl.DataFrame({"id": ["007", "008", "010"], "x": [1.5, 2.5, None], "n": [1, 2, 3]})
-# Azurite's well-known account, for tests everywhere.
+# Azurite's well-known account, which is the same everywhere.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
@@ -46,7 +46,7 @@ def fill(files):
 
 @contextmanager
 def running(command, *arguments, port, folder, install):
-    """A server in a process of its own, once it listens; skips where it is not installed."""
+    """Start a server in a separate process, and wait until it listens; skip if it is not installed."""
     if (found := shutil.which(command)) is None:
         pytest.skip(f"no local server of this protocol ({install})")
     with subprocess.Popen([found, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
@@ -59,7 +59,7 @@ def running(command, *arguments, port, folder, install):
 
 @pytest.fixture(scope="module")
 def gs(tmp_path_factory):
-    """How a party file reaches a server of Google's protocol with a bucket ``rows``."""
+    """Return how a party file reaches a server of Google's protocol with a bucket ``rows``."""
     port, folder = free_port(), tmp_path_factory.mktemp("google")
     arguments = ["start", "--in-memory", "--host", "127.0.0.1", "--port", str(port), "--default-bucket", "rows"]
     with running(
@@ -71,7 +71,7 @@ def gs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def abfs(tmp_path_factory):
-    """How a party file reaches a server of Azure's protocol with a container ``rows``."""
+    """Return how a party file reaches a server of Azure's protocol with a container ``rows``."""
     port, folder = free_port(), tmp_path_factory.mktemp("azure")
     arguments = ["--silent", "--inMemoryPersistence", "--skipApiVersionCheck", "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     with running("azurite-blob", *arguments, port=port, folder=folder, install="npm install azurite") as host:

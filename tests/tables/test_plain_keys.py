@@ -1,4 +1,4 @@
-"""Keys without a table are those of a table, character for character, or none."""
+"""Keys without a table equal those of a table, character by character, or there are none."""
 
 from itertools import pairwise
 

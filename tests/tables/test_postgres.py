@@ -1,4 +1,4 @@
-"""PostgreSQL with a real server: types, passwords, a role that may only read, and a job whose table lies there."""
+"""PostgreSQL with a real server: types, passwords, a read-only role, and a job whose table is there."""
 
 import datetime
 import decimal
@@ -68,7 +68,7 @@ def test_types_arrive_as_what_they_are(address: str, monkeypatch: pytest.MonkeyP
 
 
 def test_types_that_arrow_holds_otherwise_keep_their_values(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of char(n) the spaces that fill it up are no part of the value, and an object's number has no sign."""
+    """The spaces that fill up a char(n) are no part of the value, and an object's number has no sign."""
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     found = read(address, "select 'k1'::char(10) as id, ' k1 '::text as s, 4000000000::oid as o, null::oid as n")
     assert found.row(0) == ("k1", " k1 ", 4_000_000_000, None)

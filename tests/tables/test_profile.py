@@ -1,4 +1,4 @@
-"""The profile: what a party is shown of its own table."""
+"""The profile that a party is shown of its own table."""
 
 import json
 from datetime import date, datetime, timedelta
@@ -171,7 +171,7 @@ def test_samples_that_one_would_not_see_are_in_quotes() -> None:
 @pytest.mark.parametrize("number", [-999, 9999, -(2**31)])
 @pytest.mark.parametrize("kind", [pl.Int64, pl.Float32, pl.Decimal(20, 2)])
 def test_a_number_that_may_stand_for_a_missing_cell_is_asked_about(number: int, kind: Any) -> None:
-    """It stands far from all others, in several rows; where others are near, it is one of them."""
+    """It is far from all others, in several rows. If others are near, it is one of them."""
 
     def told(cells: list[int | None]) -> list[str]:
         frame = pl.DataFrame({"id": range(len(cells)), "y": [row % 2 for row in range(len(cells))]})
@@ -207,7 +207,7 @@ DAYS_FIRST = ["31012024", "28022024", "24121999", "15072023"]
         ([f"9{day % 10}12{day}" for day in range(10, 32)], ['{since: "%y%m%d"}']),
         ([f"{day}1299" for day in range(10, 32)], ['{since: "%d%m%y"}']),
         ([f"2024{day}" for day in range(101, 130)], ['{since: "%Y%j"}']),
-        (["202401", "202402"], []),  # too few to tell
+        (["202401", "202402"], []),  # too few to say
         (["202401311200", "202402010830"], ['{since: "%Y%m%d%H%M"}']),
         ([*DAYS, "20240132"], []),  # no such day
         ([*DAYS, "7"], []),
@@ -219,7 +219,7 @@ DAYS_FIRST = ["31012024", "28022024", "24121999", "15072023"]
 )
 @pytest.mark.parametrize("kind", [pl.Int64, pl.Float64, pl.Decimal(20, 0), pl.String])
 def test_dates_of_digits_alone_are_asked_about_and_the_mend_reads_them(cells: list[Any], mends: list[str], kind: Any) -> None:
-    """Numbers have no zeros in front, so days below ten are one digit short where the day comes first."""
+    """Numbers have no leading zeros, so days below ten lack a digit if the day comes first."""
     values = pl.Series("since", cells, dtype=pl.String)
     if kind != pl.String:
         values = values.cast(pl.Int64).cast(kind)

@@ -1,4 +1,4 @@
-"""Packed rows in a file, against the same in memory."""
+"""Compare packed rows in a file with the same in memory."""
 
 import mmap
 import subprocess
@@ -47,7 +47,7 @@ MANY_ROWS = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=60)
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of so few rows that each test has many."""
+    """Use pieces of so few rows that each test has many."""
     monkeypatch.setattr(records, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(records, "PIECE_BYTES", 1)
     monkeypatch.setattr(records, "LEAST_ROWS", 64)
@@ -135,7 +135,7 @@ def test_records_lie_in_a_file_once_they_are_many(on_disk: None) -> None:
 
 
 class Pages(mmap.mmap):
-    """A mapping that notes which of its pages it was told of."""
+    """A mapping that records which of its pages were asked for."""
 
     read: ClassVar[list[int]] = []
 

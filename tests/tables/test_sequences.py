@@ -1,4 +1,4 @@
-"""Columns of lists as codes, against a slow reference, and what is refused."""
+"""Compare columns of lists as codes with a slow reference, and test what is refused."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The split: the same on both sides, with the shares asked for."""
+"""The split is the same on both sides, with the requested shares."""
 
 import datetime
 import math

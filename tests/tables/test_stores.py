@@ -1,4 +1,6 @@
-"""Tables in an object store and Delta tables, over real HTTP to a local server of S3's protocol; the same checks as of files."""
+"""Tables in an object store and Delta tables, over real HTTP to a local server of S3's protocol, with the same checks
+as files.
+"""
 
 import gzip
 import logging
@@ -27,7 +29,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_
 
 @pytest.fixture(scope="module")
 def server():
-    """Address of a server of S3's protocol, with a bucket of tables in each form."""
+    """Return the address of a server of S3's protocol, with a bucket of tables in each form."""
     moto = pytest.importorskip("moto.server", reason="no local server of S3's protocol (moto)")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -56,7 +58,7 @@ def _keys(monkeypatch):
 
 
 def bucket(endpoint):
-    """What writes an object into the bucket ``rows``."""
+    """Return a function that writes an object into the bucket ``rows``."""
     from pyarrow.fs import S3FileSystem
 
     files = S3FileSystem(
@@ -189,7 +191,7 @@ def test_an_address_that_cannot_be_meant_is_refused_when_the_file_is_read(table,
     ],
 )
 def test_other_stores_are_found_by_their_addresses(address, key):
-    """No server of theirs is at hand: what is tested is that Arrow takes what we make of an address."""
+    """None of their servers is at hand. This tests that Arrow accepts what we make of an address."""
     config = validate(TableConfig, {"path": address, "store": {"account": "bank"}}, source="table")
     assert Store.at(str(config.path), config.store).key == key
     with pytest.raises(DataError, match="no account is named"):
@@ -204,7 +206,7 @@ def test_a_stored_file_has_a_name_and_an_address():
 
 @pytest.fixture(params=["folder", "store"])
 def delta(request, tmp_path):
-    """(how to write a Delta table, how to read it), in a folder and in a store."""
+    """Return (how to write a Delta table, how to read it), in a folder and in a store."""
     deltalake = pytest.importorskip("deltalake", reason="no reader of Delta tables (pip install 'tallystick[delta]')")
     if request.param == "folder":
         place, options, server = str(tmp_path / "table"), None, None

@@ -1,4 +1,4 @@
-"""Columns that sum up the rows of one key: against plain Python, for tables in memory and in files."""
+"""Columns that summarise the rows of one key are compared with plain Python, for tables in memory and in files."""
 
 import math
 import statistics
@@ -69,7 +69,7 @@ def test_every_statistic_is_that_of_the_keys_rows_in_order(cells: list[tuple[str
 
 
 def test_a_number_that_is_none_is_missing_among_values_and_times() -> None:
-    """A CSV has nothing there. NaN in Parquet was the latest of all times, and made a key's mean and maximum missing."""
+    """A CSV has an empty cell there. NaN in Parquet was the latest of all times, and made a key's mean and maximum missing."""
     asked = party(latest="day", aggregate={"v": list(ORACLES)}, count="rows")
     found = []
     for none in (None, float("nan")):

@@ -1,4 +1,4 @@
-"""Tables: every format gives the same rows, and what cannot be read says why without a password or a cell."""
+"""Tables: every format gives the same rows, and an error never shows a password or a cell."""
 
 import gzip
 import sys
@@ -79,7 +79,7 @@ def test_unusable_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", short_lane_of([10, 3], 1))
 def test_a_flipped_bit_in_parquet_is_an_error_or_a_table(step: int, tmp_path: Path) -> None:
-    """Never the end of the process, which is what the reader of polars makes of some. In each tenth byte another bit."""
+    """Never the end of the process, which Polars' reader makes of some. In each tenth byte another bit is flipped."""
     FRAME.write_parquet(tmp_path / "t.parquet")
     content = (tmp_path / "t.parquet").read_bytes()
     ended = set()

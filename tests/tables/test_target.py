@@ -1,4 +1,4 @@
-"""Labels and weights: what they become, and what is refused without showing a cell."""
+"""Labels and weights: how they are coded, and what is refused without showing a cell."""
 
 from datetime import date, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Columns that tell the label alone, against the area under the curve that is computed elsewhere."""
+"""Columns that alone determine the label, compared with the area under the curve that is computed elsewhere."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_of_many_rows_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, by: fl
 
 
 def test_values_that_follow_from_a_label_tell_something_of_it_though_not_which_it_is():
-    """Weights of three classes, of which two have the same, and those of two labels by whether they are equal."""
+    """Weights of three classes, two of which are equal, and weights of two labels by whether they are equal."""
     classes_N, other_N = RNG.integers(0, 3, ROWS), RNG.integers(0, 2, ROWS)
     both = pl.DataFrame({"a": LABEL, "b": other_N}).to_struct("label")
     for values_N, label in ((np.where(classes_N == 2, 5.0, 1.0), pl.Series(classes_N)), (1 + (LABEL ^ other_N), both)):

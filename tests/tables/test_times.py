@@ -1,4 +1,4 @@
-"""Times that rows are ordered by: text is read as dates or refused, never compared as text."""
+"""Times that order rows: text is read as dates or refused, and never compared as text."""
 
 import datetime
 import re
@@ -28,7 +28,7 @@ MOMENTS = [datetime.datetime(1995, 1, 3, 8, 5, 9) + datetime.timedelta(days=97 *
 
 @pytest.mark.parametrize("part", short_lane_of(range(3), 1))
 def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_them(tmp_path: Path, part: int) -> None:
-    """A table with a column for each third way. A column has up to two proposals, and all first ones are tried together."""
+    """Make a table with a column for each third format. A column has up to two proposals; all first ones are tried together."""
     written = {f"x{number}": words for number, words in enumerate(FORMATS[part::3])}
     moments = {
         name: [each.replace(second=each.second if "%S" in words else 0) for each in MOMENTS] for name, words in written.items()
@@ -180,7 +180,7 @@ def test_types_without_a_time_are_refused(kind: pl.DataType) -> None:
 @pytest.mark.parametrize("beyond", ["infinity", "-infinity", "20240-01-01", "0044-03-15 (BC)"])
 @pytest.mark.parametrize("use", ["numeric", "categorical"])
 def test_times_that_no_calendar_here_holds_are_refused_by_name(tmp_path, cast, beyond, use):
-    """Valid until infinity: 5,881,580 years in a column would leave nothing of its other cells, and Python has no such date."""
+    """Valid until infinity: 5,881,580 years in a column would hide its other cells, and Python has no such date."""
     cells = f"CASE WHEN i = 3 THEN '{beyond}' ELSE '2024-01-0' || (i % 3 + 1) END::{cast}"
     values = {
         "party": "a",
@@ -208,6 +208,6 @@ def test_times_that_no_calendar_here_holds_are_refused_by_name(tmp_path, cast, b
     ],
 )
 def test_a_year_of_other_digits_than_its_format_has_is_refused_by_its_row(words, cells):
-    """A year 20 under %Y is no year 0020, and 1012021 has lost the zero in front."""
+    """A year 20 under %Y is no year 0020, and 1012021 has lost its leading zero."""
     with pytest.raises(DataError, match=r"dates\.born = .*: cells have another format in 1 \(row 1, counted from 0\) rows"):
         with_dates(pl.DataFrame({"born": cells}), {"born": words})

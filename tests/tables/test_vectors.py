@@ -1,4 +1,4 @@
-"""Columns of vectors: read from whatever holds them, one block of numbers in the encoder, one column to what measures columns."""
+"""Columns of vectors: read from every source, one block of numbers in the encoder, one column when columns are measured."""
 
 import numpy as np
 import polars as pl

@@ -1,4 +1,4 @@
-"""The benchmark: reads files, deals rows without losing any, and repeats itself from one seed."""
+"""The benchmark reads files, deals rows without losing any, and repeats itself from one seed."""
 
 from collections import Counter
 
@@ -109,7 +109,7 @@ def test_coverage_counts_releases(small_file):
 
 
 def test_coverage_draws_no_noise_that_the_interval_draws_as_well(small_file, monkeypatch):
-    """The interval's own simulation has the fixed seed 0; taking the released noise off again would find the exact AUC."""
+    """The interval's own simulation has the fixed seed 0; subtracting the released noise would give the exact AUC."""
     drawn = []
 
     def noted(*arguments, rng, **named):

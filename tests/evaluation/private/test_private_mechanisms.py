@@ -1,4 +1,4 @@
-"""Every mechanism: is the noise large enough, is its error what was predicted, and is its arithmetic that of slow references?"""
+"""Every mechanism: the noise is large enough, the error is the predicted one, and the arithmetic is that of slow references."""
 
 import math
 from dataclasses import dataclass, replace
@@ -90,7 +90,7 @@ ABOVE = BELOW + np.array([1, 0, 0, 0])  # the first row's label flipped
 def flipped_label(mechanism):
     bins = ScoreBins(edges=np.array([0.2, 0.5, 0.8]), totals_B=TOTALS)
     if isinstance(inner(mechanism), ThresholdCounts):
-        bins = ScoreBins(edges=np.array([0.1, 0.2]))  # two thresholds: the flipped row lies above both
+        bins = ScoreBins(edges=np.array([0.1, 0.2]))  # two thresholds: the flipped row is above both
         return Pair(mechanism, bins, (np.array([0, 0, 3]), np.array([2, 2, 1])), (np.array([0, 0, 2]), np.array([2, 2, 2])))
     return Pair(mechanism, bins, (ABOVE, TOTALS - ABOVE), (BELOW, TOTALS - BELOW))
 
@@ -138,7 +138,7 @@ def test_a_secure_sum_with_a_share_of_noise_missing_would_be_caught():
 
 
 def loss_towards_a_fellow(mechanism, clients):
-    """The largest log ratio of exact probabilities, for one who knows its own share of the noise on a count."""
+    """Return the largest log ratio of exact probabilities, for somebody who knows its own share of the noise on a count."""
     shares = mechanism.honest or clients
     polya = stats.nbinom.pmf(np.arange(400), (clients - 1) / shares, -math.expm1(-1 / mechanism.inner.scale))
     left = np.convolve(polya, polya[::-1])[350:449]  # X - Y from -49 to 49
@@ -279,7 +279,7 @@ def test_randomised_responses_debiasing_is_the_papers(drawn, epsilon):
 
 def test_randomised_response_refuses_an_epsilon_that_its_coins_cannot_show():
     at_most = RandomisedResponse(epsilon=30.0).flip_probability
-    # The 53-bit coin of SecureNoise: what it shows is within a thousandth of e^epsilon.
+    # The 53-bit coin of SecureNoise: its effect is within a thousandth of e^epsilon.
     assert math.log((2**53 - round(at_most * 2**53)) / round(at_most * 2**53)) == pytest.approx(30.0, abs=1e-3)
     for epsilon in (30.1, 40.0, 1000.0):
         with pytest.raises(ConfigError, match="randomised response takes at most 30"):
@@ -358,7 +358,7 @@ def test_events_say_what_is_spent():
 
 
 def test_every_mechanism_is_in_the_table_and_says_what_it_protects_and_reveals():
-    assert set(MECHANISMS) - set(AUDITS) == {"noisy-scores"}  # which has no counts, and is audited by itself
+    assert set(MECHANISMS) - set(AUDITS) == {"noisy-scores"}  # which has no counts, and is audited separately
     with pytest.raises(ConfigError, match=r"'histogram' is not known; expected one of two-statistics, label-histogram, "):
         counting("histogram", epsilon=1.0)
     picked = {name for name, cls in COUNTING.items() if cls.picked}

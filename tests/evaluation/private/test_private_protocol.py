@@ -92,7 +92,7 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_party_learns_an_auc_close_to_the_exact_one_and_the_ledgers_hold_the_event(name, tmp_path):
-    """Tolerances are in ``MECHANISMS``: at least 41 predicted deviations, passed with a chance below 1e-25."""
+    """Tolerances are in ``MECHANISMS``: at least 41 predicted deviations, exceeded with a chance below 1e-25."""
     mechanism, tolerance = MECHANISMS[name]
     labels, scores = scored_rows()
     ledgers = [Ledger.create(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(CLIENTS)]

@@ -1,4 +1,4 @@
-"""The release of one label party: what is picked, spent and returned, and input that is refused."""
+"""The release of one label party: what is chosen, spent and returned, and input that is refused."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def test_the_interval_holds_the_exact_auc_in_90_of_100_releases(scored, ledger):
 
 
 def test_the_interval_covers_the_rounding_of_many_rows_ranks():
-    """At five million rows and epsilon 20 the coins that round S outweigh its noise; without them 126 of 200 held.
+    """At five million rows and epsilon 20 the coins that round S exceed its noise; without them 126 of 200 held.
 
     At 95 % fewer than 180 of 200 would hold it with probability .003; the seeds are fixed.
     """
@@ -80,7 +80,7 @@ def test_the_interval_covers_the_rounding_of_many_rows_ranks():
 
 
 def crowded(rows, *, rate, auc, confidence):
-    """Scores of a model whose logits are ``confidence`` times too large: many fall beyond the ends of every grid."""
+    """Make scores of a model whose logits are ``confidence`` times too large: many are beyond the ends of every grid."""
     labels, scores = _draw(Population(rows=rows, positive_rate=rate, auc=auc), np.random.default_rng(0))
     logits = confidence * (np.log(scores) - np.log1p(-scores))
     return labels, 1 / (1 + np.exp(-logits.clip(-30, 30)))
@@ -256,7 +256,7 @@ def test_much_noise_still_gives_an_auc_whose_interval_holds(rows, epsilon, ledge
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(("rows", "epsilon", "chosen"), [(458_407, 20.0, "two-statistics"), (1000, 20.0, "label-histogram")])
 def test_a_histogram_is_chosen_only_where_its_bins_hide_less_than_the_noise(rows, epsilon, chosen, clients):
-    """Its noise alone is the least in both; of many rows half credit within 256 bins is off by far more."""
+    """Its noise alone is the least in both; with many rows half credit within 256 bins is off by far more."""
     best, _ = choose(epsilon, Population(rows=rows, positive_rate=0.25, clients=clients))
     assert best.title.endswith(chosen)
 
@@ -321,7 +321,7 @@ def test_the_interval_of_several_clients_ranks_holds_the_exact_auc_however_few_v
         rng = np.random.default_rng(seed)
         rates = rng.uniform(0.05, 0.45, values)
         value = rng.integers(0, values, 20_000)
-        # Scores are off, and many differ by less than a bin: what a bin hides is not in the order of the rates.
+        # Scores are off, and many differ by less than a bin: the rates do not have the order that a bin hides.
         shown = (rates + rng.normal(scale=0.03, size=values)).clip(0.02, 0.9).round(3) + 1e-5 * (np.arange(values) % 7)
         labels, scores = rng.random(20_000) < rates[value], shown[value]
         population = Population(rows=20_000, positive_rate=0.25, auc=0.6, clients=3)
