@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 HASHED := install --no-deps --no-build-isolation --require-hashes --requirement
-WORKERS ?= 3
+WORKERS ?= 4
 CODE := src tests docs experiments robustness
 
 # Processors round otherwise in the last bits, and PyTorch's random numbers follow its vector units: each run of the tests takes one
@@ -47,7 +47,7 @@ LANE := -m "not long"
 test-all: LANE :=
 test-all: test
 
-# The tests wait for processes and deadlines half of their time: the other checks run beside them.
+# The tests wait for processes and deadlines half of their time: four run on two cores, and the other checks run beside them.
 test: $(READY)
 	@$(MAKE) --no-print-directory --jobs 2 tests lint types imports LANE='$(LANE)'
 
