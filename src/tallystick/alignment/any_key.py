@@ -105,11 +105,11 @@ def learnt_by_keys(peer: str, others: int, *, own: int, counts: Mapping[str, int
 
     ``finds`` says whether this side is the label party.
     """
-    each = ", ".join(f"{count:,} by {name}" for name, count in counts.items())
+    links_by_key = ", ".join(f"{count:,} by {name}" for name, count in counts.items())
     lines = [
         f"{peer} has {others:,} rows with a key.",
         f"of each key, how many ids {peer} brings of rows that no earlier key linked.",
-        f"which {sum(counts.values()):,} of this side's {own:,} rows all parties hold, and which key links each: {each}.",
+        f"which {sum(counts.values()):,} of this side's {own:,} rows all parties hold, and which key links each: {links_by_key}.",
     ]
     if later := sum(list(counts.values())[1:]):
         which = (

@@ -60,11 +60,11 @@ def _screened(x_KD: Tensor, y_KS: Tensor, bandwidths: Sequence[float]) -> Sequen
     few_KS = y_KS[some_K] - y_KS[some_K].mean(dim=0)
     by_mean_S = few_KS.square().mean(dim=0).clamp(min=torch.finfo(y_KS.dtype).tiny)
     errors = [_left_out(kernel, few_KS)[0] for kernel in _kernels(x_KD[some_K], x_KD[:0], bandwidths)]
-    told = [(1 - error_S / by_mean_S).clamp(min=0) for error_S in errors]
+    explained = [(1 - error_S / by_mean_S).clamp(min=0) for error_S in errors]
     chosen, most_S = list[int](), torch.zeros_like(by_mean_S)
-    while len(chosen) < len(told):
-        best = max(range(len(told)), key=lambda place: float(torch.maximum(most_S, told[place]).mean()))
-        more_S = torch.maximum(most_S, told[best])
+    while len(chosen) < len(explained):
+        best = max(range(len(explained)), key=lambda place: float(torch.maximum(most_S, explained[place]).mean()))
+        more_S = torch.maximum(most_S, explained[best])
         if chosen and float((more_S - most_S).mean()) < LEAST_MORE:
             break
         chosen.append(best)

@@ -166,11 +166,11 @@ def _rebuilt_columns(
                 second = torch.cat([_by_class(gradients.received_BD, classes_NC), beside, few], dim=1)
             width = max(first.shape[1], second.shape[1])
             first, second = (pad(each, (0, width - each.shape[1])) for each in (first, second))
-            found = _found(first, second, columns, known_counts, attacks)
+            group_leaks = _found(first, second, columns, known_counts, attacks)
             if gradients is not None:
                 turned = _turned(gradients, classes_NC, own_ND)
-                found = stronger(found, [_found(turned, turned, columns, known_counts, {"turned": TURNED})])
-            leaks.append(found)
+                group_leaks = stronger(group_leaks, [_found(turned, turned, columns, known_counts, {"turned": TURNED})])
+            leaks.append(group_leaks)
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"columns of {party} by {by}: {error}")
             leaks.append(FeatureLeaks(columns=()))
@@ -194,8 +194,8 @@ def _rebuilt_columns(
 def _found(
     last_ND: Tensor, mean_ND: Tensor, columns: ColumnValues, known: Sequence[int], attacks: Mapping[str, FeatureInferenceAttack]
 ) -> FeatureLeaks:
-    sent = SentEmbeddings(last_BD=last_ND, mean_BD=mean_ND, looks_BE=last_ND, looks_at_BL=None)
-    return AttackPlan.of(sent, columns, known=known, draws=1, attacks=attacks).leaks(PlannedAttack.__call__, groups=PLANS)
+    embeddings = SentEmbeddings(last_BD=last_ND, mean_BD=mean_ND, looks_BE=last_ND, looks_at_BL=None)
+    return AttackPlan.of(embeddings, columns, known=known, draws=1, attacks=attacks).leaks(PlannedAttack.__call__, groups=PLANS)
 
 
 def _turned(gradients: StepView, classes_NC: Tensor, own_ND: Tensor | None) -> Tensor:

@@ -128,13 +128,13 @@ class RecordedLabels:
 
         Raises DataError if a folder has no view, a damaged view, or that of another contract or run.
         """
-        kept = load_labels(folder, contract)
+        labels = load_labels(folder, contract)
         quick = contract.audit == "quick"
         seats = []
         for number, peer in enumerate(contract.feature_parties):
-            store = _store(folder, contract, kept.run_id, peer)
+            store = _store(folder, contract, labels.run_id, peer)
             if contract.target.is_number:
-                view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), kept.own_N), classes=0)
+                view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), labels.own_N), classes=0)
                 seats.append(RecordedSeat(peer=peer, view=view))
                 continue
             # An attacker's sums about this side's rows at the end of each kept epoch, or of the last one
@@ -144,7 +144,7 @@ class RecordedLabels:
             for epoch in epochs[-1:] if quick else epochs:
                 of_epoch = row_store.load(epoch).some(MOST_ROWS if epoch == epochs[-1] else GROWTH_ROWS)
                 view_of_epoch = of_epoch.view(classes=contract.target.classes)
-                if steps_of_epoch := _real_rows(view_of_epoch.steps, kept.own_N):
+                if steps_of_epoch := _real_rows(view_of_epoch.steps, labels.own_N):
                     sums = of_epoch
                     views_by_epoch.append((epoch, replace(view_of_epoch, steps=steps_of_epoch, flip=flip_of(contract))))
             by_epoch = tuple(views_by_epoch)
@@ -152,8 +152,8 @@ class RecordedLabels:
             if quick and whole is None:
                 raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
             if not quick:
-                steps = _real_rows(store.load("cut_gradient"), kept.own_N)
-                start = kept.start.seen_by(number, contract) if kept.start is not None else None
+                steps = _real_rows(store.load("cut_gradient"), labels.own_N)
+                start = labels.start.seen_by(number, contract) if labels.start is not None else None
                 view = some_steps(
                     View(
                         received="cut_gradient", steps=steps, classes=contract.target.classes, start=start, flip=flip_of(contract)
@@ -162,12 +162,12 @@ class RecordedLabels:
             else:
                 assert whole is not None
                 view = whole
-            others = tuple(_sums_of_other(other, whole, kept.label_N, peer) for other in also) if whole is not None else ()
+            others = tuple(_sums_of_other(other, whole, labels.label_N, peer) for other in also) if whole is not None else ()
             seats.append(RecordedSeat(peer=peer, view=view, sums=sums, by_epoch=by_epoch, of_others=others))
         return cls(
             contract=contract,
-            label_N=kept.label_N,
-            own_N=kept.own_N,
+            label_N=labels.label_N,
+            own_N=labels.own_N,
             seats=tuple(seats),
             trained=epochs_trained(folder),
             runs=1 + len(also),

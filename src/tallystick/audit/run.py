@@ -176,8 +176,8 @@ def audit_recorded(
                     f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left for the measurement"
                 )
             features = with_releases(audit_columns(recorded, watcher=watcher, known=known_rows), folder, contract)
-            told = audit_columns_from_gradients(folder, contract, role="feature", watcher=watcher)
-            audited = Audited(features=features, told=told)
+            from_gradients = audit_columns_from_gradients(folder, contract, role="feature", watcher=watcher)
+            audited = Audited(features=features, told=from_gradients)
         else:
             if (leakage := unattacked(contract)) is None:
                 labels = RecordedLabels.load(folder, contract, also=other_runs)

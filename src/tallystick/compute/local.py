@@ -48,10 +48,10 @@ class LocalEngine:
 
     def check(self, loads: str) -> str:
         """Run one task that loads a module. Raises ComputeError if there is too little memory for all workers."""
-        ((_, each),) = self.map(idle_work(loads), [b""], int)
+        ((_, worker_bytes),) = self.map(idle_work(loads), [b""], int)
         cores = os.cpu_count() or 1
-        self._require_memory(each, "before any data")
-        answer = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
+        self._require_memory(worker_bytes, "before any data")
+        answer = f"a local worker answers, and takes {size_in_words(worker_bytes)} before any data; {self.workers} are asked for"
         crowded = (
             f"; {self.workers * self.threads} threads are more than the {cores} cores here, which does not make anything faster"
         )

@@ -58,8 +58,8 @@ def _settled(target: TargetType, both: Reals, labels: NDArray[Any]) -> Reals:
             by_row = np.logaddexp(0.0, logits) - labels * logits
         else:
             by_row = np.square(logits - labels) / 2
-        drawn = np.square(weights[0] - 1) + np.square(weights[1])
-        return float(by_row.mean() + drawn / (2 * len(labels)))
+        distance = np.square(weights[0] - 1) + np.square(weights[1])
+        return float(by_row.mean() + distance / (2 * len(labels)))
 
     settled: Reals = minimize(loss, alone, method="L-BFGS-B", bounds=[(0, None), (0, None), (None, None)]).x
     return settled

@@ -129,9 +129,9 @@ def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignme
         leads=job.is_label,
         max_rows=max_rows(contract, len(keys.ids)),
     )
-    drawn = keys.only(sample.is_in_N)
-    job.logbook.watcher.say(f"sample: {len(drawn.ids):,} of {len(keys.ids):,} ids")
-    alignment = align_or_keep(job, drawn, anew=True, run_id=run_id)
+    sampled_keys = keys.only(sample.is_in_N)
+    job.logbook.watcher.say(f"sample: {len(sampled_keys.ids):,} of {len(keys.ids):,} ids")
+    alignment = align_or_keep(job, sampled_keys, anew=True, run_id=run_id)
     common, least = len(alignment), least_common(contract.split.test)
     if common < least:
         helps = f"raise explore.rows to about {contract.explore.rows * least * 6 // (5 * max(common, 1)):,}, in the contract"
@@ -144,9 +144,9 @@ def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignme
             f"{least}; {helps}"
         )
     summary = SampleSummary(
-        ids={job.name: len(keys.ids), peer: sample.others}, drawn=len(drawn.ids), common=common, share=sample.share
+        ids={job.name: len(keys.ids), peer: sample.others}, drawn=len(sampled_keys.ids), common=common, share=sample.share
     )
-    return drawn, alignment, summary
+    return sampled_keys, alignment, summary
 
 
 def starts_from(run_id: str) -> str:

@@ -47,9 +47,11 @@ def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Pa
     by it.
     """
     columns = list(party.keys.values())
-    taken = {RUN, ROW, SCORED_BY, SIMILARITY, "score", *([SCORED_ON] if contract.shares_head else [])}
+    reserved_names = {RUN, ROW, SCORED_BY, SIMILARITY, "score", *([SCORED_ON] if contract.shares_head else [])}
     for name in columns:
-        if name in taken or (contract.target.type in ("multiclass", "multilabel", "quantile") and name.startswith("score_")):
+        if name in reserved_names or (
+            contract.target.type in ("multiclass", "multilabel", "quantile") and name.startswith("score_")
+        ):
             raise ConfigError(f"keys: column {name!r} has a name that the file of scores needs itself; rename it in the table")
     if output.suffix != ".csv":
         return

@@ -92,8 +92,8 @@ class Columns(nn.Module):
             columns = list(range(self.numeric))
             columns += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
             if self.numbers is not None:
-                each = self.numbers.width // len(self.numbers.places)
-                columns += [place for place in self.numbers.places for _ in range(each)]
+                width_of_one = self.numbers.width // len(self.numbers.places)
+                columns += [place for place in self.numbers.places for _ in range(width_of_one)]
             column_of = torch.tensor(columns)
         self.register_buffer("_column_of", column_of, persistent=False)
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py

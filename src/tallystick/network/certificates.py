@@ -336,12 +336,12 @@ def _read(path: Path) -> bytes:
 
 def _leads_to(authorities: list[x509.Certificate], own: x509.Certificate, between: list[x509.Certificate]) -> bool:
     """Tell whether one of the authorities issued a certificate, directly or through others. The peer's TLS checks the rest."""
-    last, left = own, list(between)
+    last, candidates = own, list(between)
     while not any(_issued(authority, last) for authority in authorities):
-        issuer = next((each for each in left if _issued(each, last)), None)
+        issuer = next((each for each in candidates if _issued(each, last)), None)
         if issuer is None:
             return False
-        left.remove(issuer)
+        candidates.remove(issuer)
         last = issuer
     return True
 

@@ -80,8 +80,8 @@ def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType, 
     chances_NC = logits_NC
     if target != "regression":
         chances_NC = torch.sigmoid(logits_NC) if target == "binary" else torch.softmax(logits_NC, dim=1)
-    left = (weight_N1 * (chances_NC - labels_NC).square()).sum() / (weight_N1 * (labels_NC - mean_C).square()).sum()
-    return float(left.nan_to_num(1.0, posinf=1.0).clamp(0.01, 1.0))
+    unexplained_share = (weight_N1 * (chances_NC - labels_NC).square()).sum() / (weight_N1 * (labels_NC - mean_C).square()).sum()
+    return float(unexplained_share.nan_to_num(1.0, posinf=1.0).clamp(0.01, 1.0))
 
 
 def build_own_network(architecture: Architecture, encoder: Encoder | None) -> FoldedLabelModel:

@@ -89,12 +89,12 @@ def predict_label_party(
 
 def _counted(features_at: FeatureSource, rows: int, progress: Progress) -> FeatureSource:
     """Return the same source, which also reports how many rows it has returned."""
-    given = 0
+    rows_read = 0
 
     def counted_at(index_B: Tensor) -> Features:
-        nonlocal given
-        given += len(index_B)
-        progress("scoring", min(given, rows), rows)  # the last batch is padded
+        nonlocal rows_read
+        rows_read += len(index_B)
+        progress("scoring", min(rows_read, rows), rows)  # the last batch is padded
         return features_at(index_B)
 
     return counted_at

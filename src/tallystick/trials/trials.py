@@ -354,15 +354,15 @@ def _run_all(
                 over[number] = DataError(f"the test rows have no {metric}: {outcome.joint[metric]['reason']}; try more --rows")
             else:
                 over[number] = outcome
-            tried, candidate = over[number], candidates[number % len(candidates)]
-            if not isinstance(tried, results.Result):
+            result, candidate = over[number], candidates[number % len(candidates)]
+            if not isinstance(result, results.Result):
                 if candidate is candidates[0]:  # the one without a defence
-                    raise tried
+                    raise result
                 continue
             if len(over) == 1:
                 watcher.say(pace.left())
             seed = candidate.contract.seed + number // len(candidates)
-            watcher.say(f"{candidate.name}, seed {seed}: test {metric} {tried.joint[metric]['value']:.3f}")
+            watcher.say(f"{candidate.name}, seed {seed}: test {metric} {result.joint[metric]['value']:.3f}")
             watcher.progress("trials", len(over), pace.runs)
     except KeyboardInterrupt:
         if 0 not in over:

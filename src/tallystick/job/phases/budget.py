@@ -95,10 +95,10 @@ class Ahead:
         if self.folder is not None:
             similar = self.keys.similar if self.keys is not None else None
             if similar is None:
-                drawn = (self.folder.path / NOISY_KEYS).exists()
+                has_noise = (self.folder.path / NOISY_KEYS).exists()
             else:
-                drawn = self.folder.load_noisy_keys(of=similar.noise_name(self.contract.hash)) is not None
-            return [] if drawn else [event]
+                has_noise = self.folder.load_noisy_keys(of=similar.noise_name(self.contract.hash)) is not None
+            return [] if has_noise else [event]
         return [event]
 
     def of_embeddings(self) -> list[Event]:

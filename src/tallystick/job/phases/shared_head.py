@@ -462,11 +462,11 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
     settings = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
     training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, **settings})
     schedule = own.schedule(training, seed=job.contract.seed)
-    done = 0
+    last_step = 0
 
     def progress(_what: str, step: int, total: int) -> None:
-        nonlocal done
-        done = step
+        nonlocal last_step
+        last_step = step
         job.progress("own columns", number * total + step, MEMBERS * total)
 
     store = job.folder.store(f"own-network-{number}")
@@ -475,11 +475,11 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
         train_network(member, own.features_at, own.objective(), [], run)
     except Diverged as error:  # a divergence depends on labels, so the others must not see that this party stopped
         job.logbook.watcher.say(f"own columns: {error}; the head goes on without this feature")
-        left = training.model_copy(update={"epochs": max(1, epochs - done // schedule.steps_per_epoch)})
+        remainder = training.model_copy(update={"epochs": max(1, epochs - last_step // schedule.steps_per_epoch)})
         unused = build_own_network(job.architecture, own.encoder).members[number]
         constant = own.trained_on(torch.zeros_like(own.known_labels.training_labels_N)).objective()
         with suppress(Diverged):
-            unused_run = replace(run, training=left, store=job.folder.store(f"own-network-unused-{number}"))
+            unused_run = replace(run, training=remainder, store=job.folder.store(f"own-network-unused-{number}"))
             train_network(unused, own.features_at, constant, [], unused_run)
 
 

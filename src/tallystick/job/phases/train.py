@@ -142,12 +142,12 @@ def value_digests(own: OwnRows, dataset: Dataset) -> dict[str, str]:
         columns |= {category.name: [category.name] for category in encoder.categorical}
         columns |= {each.name: [name for name in (each.name, each.target) if name is not None] for each in encoder.sequences}
     columns |= {name: [name] for name in (party.weight, party.time) if name is not None}
-    named = {f"column {name!r}": used for name, used in columns.items()}
+    columns_of = {f"column {name!r}": used for name, used in columns.items()}
     if party.labels:
-        named["the labels"] = list(party.labels)
+        columns_of["the labels"] = list(party.labels)
     return {
         name: column_digest(own.column_at(column, rows_R, use="feature") for column in used) if used else ""
-        for name, used in named.items()
+        for name, used in columns_of.items()
     }
 
 
