@@ -38,7 +38,7 @@ class Watching(Silent):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """Make two complete runs on different labels, and one that was interrupted in its training."""
-    values = contract_values(PARTIES, training__epochs=2, evaluation={"bootstrap": 0, "own_columns_baseline": False})
+    values = contract_values(PARTIES, training__epochs=2, evaluation__bootstrap=0)
     job = lay_out(tmp_path_factory.mktemp("finished"), PARTIES, values, rows=150)
     table = job.home("bank") / "table.parquet"
     frame = pl.read_parquet(table)

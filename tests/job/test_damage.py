@@ -16,7 +16,7 @@ PARTIES = ("bank", "shop")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """Make a job that has run, with two checkpoints within its last epoch and one at its end."""
-    values = contract_values(PARTIES, evaluation={"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False})
+    values = contract_values(PARTIES, evaluation__bootstrap=0)
     job = lay_out(tmp_path_factory.mktemp("finished"), PARTIES, values, rows=400)
     job.run_all()
     return job

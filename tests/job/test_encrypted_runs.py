@@ -32,7 +32,7 @@ PLAIN = {"origin.json", "contract.json", "format", "lock", "run.log"}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Make a run of two parties, each with its own key in a file."""
-    changes = {"audit": "quick", "training__epochs": 1, "evaluation": {"own_columns_baseline": False, "bootstrap": 0}}
+    changes = {"audit": "quick", "training__epochs": 1, "evaluation__bootstrap": 0}
     job = lay_out(tmp_path_factory.mktemp("encrypted"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for name in PARTIES:
         (job.home(name) / "run.key").write_text(KEYS[name] + "\n")

@@ -14,7 +14,7 @@ from tallystick.job.process import run_process
 
 
 def test_contributions_add_up_to_the_scores_that_are_written(lay_out_job):
-    job = lay_out_job(PARTIES, rows=200, training__epochs=3, evaluation={"bootstrap": 0, "own_columns_baseline": False})
+    job = lay_out_job(PARTIES, rows=200, training__epochs=3, evaluation__bootstrap=0)
     both(lambda name: run_process(*files_of(job, name), watcher=Watching()))
     home = job.home("bank")
 

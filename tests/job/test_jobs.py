@@ -198,9 +198,7 @@ def test_input_errors_before_the_network_exit_with_2(lay_out_job):
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_a_command_names_its_own_folder_though_another_of_its_kind_began_after_it(lay_out_job, command):
     keys = {"training.batch_size": {"values": [32, 64]}}
-    job = lay_out_job(
-        PARTIES, rows=150, evaluation={"bootstrap": 0, "own_columns_baseline": False}, tuning={"trials": 1, "keys": keys}
-    )
+    job = lay_out_job(PARTIES, rows=150, evaluation__bootstrap=0, tuning={"trials": 1, "keys": keys})
     for party in PARTIES:
         job.change(party, tuning={"allow": list(keys)})
     running = job.start_all(command)

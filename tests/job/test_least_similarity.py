@@ -51,7 +51,7 @@ def contract(*, least=None, sees="ranks", **changes):
             "alignment": {"method": "similarity", "similarity": similarity | ({"least_similarity": least} if least else {})},
             "model": {"hidden": [8, 8], "cut_after": 1, "merge": {"width": 8, "heads": 2, "top": [8]}},
             "training__epochs": 8,
-            "evaluation": {"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False},
+            "evaluation__bootstrap": 0,
             **changes,
         },
     )
@@ -90,8 +90,9 @@ def test_rows_without_a_link_are_scored_by_the_network_that_own_columns_alone_ge
     given["bank"] = given["bank"].with_row_index("day").with_columns(pl.col("day") % 100)
     parties["bank"]["time"] = "day"
     quick = {"training__epochs": 2, "training__starts": "public", "training__folds": "auto", "split__method": split}
-    measured = {"bootstrap": 0, "own_columns_boosting": False}
-    result = simulate(contract(least=0.6, evaluation=measured, **quick), given, parties, watcher=Silent(), folder=tmp_path)
+    result = simulate(
+        contract(least=0.6, evaluation__own_columns_baseline=True, **quick), given, parties, watcher=Silent(), folder=tmp_path
+    )
     (_, scorer, state, first), (_, baseline, _, _) = own_trainings
     weights, others = scorer.state_dict(), baseline.state_dict()
     assert weights.keys() == others.keys()

@@ -61,7 +61,7 @@ def predicted(job, file, **chosen):
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory):
     """Make two complete runs."""
-    changes = {"training__epochs": 1, "evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "serving": {"ways": ["key"]}}
+    changes = {"training__epochs": 1, "evaluation__bootstrap": 0, "serving": {"ways": ["key"]}}
     job = lay_out(tmp_path_factory.mktemp("versions"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for _ in range(2):
         ended = both(lambda name: run_process(*files_of(job, name), watcher=Silent()))

@@ -406,7 +406,7 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
 
 @pytest.mark.long
 def test_the_audit_says_that_only_aligned_rows_are_attacked():
-    quick = {"evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "training__epochs": 1, "audit": True}
+    quick = {"evaluation__bootstrap": 0, "training__epochs": 1, "audit": True}
     given = frames(rows=450, partners=200)
     summaries = [run(method, given, **quick).sections.leakage.summary for method in ("warm-start", "none")]
     assert ["unaligned.method = none" in summary for summary in summaries] == [True, False]

@@ -18,7 +18,7 @@ def used(tmp_path_factory):
     bank's moved.
     """
     folder = tmp_path_factory.mktemp("used")
-    contract = contract_values(PARTIES, evaluation={"bootstrap": 0, "own_columns_baseline": False, "calibration_bins": 5})
+    contract = contract_values(PARTIES, evaluation__bootstrap=0)
     result = simulate(contract, tables(PARTIES, rows=1_500), columns(PARTIES), folder=folder, watcher=Silent())
     later = tables(PARTIES, rows=1_200, seed=2)
     rng = np.random.default_rng(3)

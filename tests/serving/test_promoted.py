@@ -20,7 +20,7 @@ def versions(job, name):
 
 @pytest.mark.long
 def test_the_run_that_all_promoted_is_served_and_one_side_alone_brings_none_into_use(lay_out_job):
-    more = {"evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "unaligned": {"method": "multi-task"}}
+    more = {"evaluation__bootstrap": 0, "unaligned": {"method": "multi-task"}}
     job = lay_out_job(PARTIES, rows=200, training__epochs=1, serving={"ways": ["key"]}, **more)
     for _ in range(2):
         job.run_all()

@@ -18,7 +18,7 @@ from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 JOINT = "joint model"
-LESS = {"evaluation": {"bootstrap": 0, "own_columns_baseline": False}}
+LESS = {"evaluation__bootstrap": 0}
 
 
 def predict_with(job, run_id, output, name):
