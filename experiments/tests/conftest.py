@@ -17,7 +17,7 @@ ENTRY_POINTS = cache(entry_points)
 
 
 def criteo_text(rows: int) -> str:
-    """Labels follow the first number and the first category, so that a model has something to learn."""
+    """Make labels that follow the first number and the first category, so that a model has something to learn."""
     rng = np.random.default_rng(0)
     lines = []
     for _ in range(rows):
@@ -56,7 +56,9 @@ def clicks(table: "TwoPartyTable") -> "SplitData":
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_trainings():
-    """What experiments do with attacks is tested here, not how well these read. Installed packages are looked through once."""
+    """These tests are about what experiments do with attacks, not about how well these read. Installed packages are looked
+    through once.
+    """
     from tiny import short_trainings
 
     from tallystick.defenses import defense_table

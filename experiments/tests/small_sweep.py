@@ -1,4 +1,4 @@
-"""A sweep for the tests of tasks: cheap figures that hang on each case alone, and a folder by which a case can go wrong."""
+"""A sweep for the tests of tasks: cheap figures that depend on each case alone, and a folder by which a case can fail."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Kept rows made again: the same ones are counted, a changed one is found, and what cannot be made again is left out by name."""
+"""Kept rows made again: equal ones are counted, a changed one is found, and what cannot be made again is left out by name."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_figures_are_compared_to_the_digits_that_are_kept_and_seconds_are_not():
 
 
 def test_rows_of_a_sweep_are_drawn_made_and_counted(tmp_path, monkeypatch, capsys):
-    """The retraining benchmark's first rows, of a sweep that a stand-in declares in its place."""
+    """Return the retraining benchmark's first rows, of a sweep that a stand-in declares instead."""
     cases = [{"seed": seed, "scale": scale} for seed in range(3) for scale in (0.5, 1.0)]
     sweep = type("Sweep", (), {"cases": cases, "trial": staticmethod(trial)})
     monkeypatch.setattr(again, "declared_by", lambda *_: sweep)

@@ -1,4 +1,4 @@
-"""``tallystick bench`` is another package's: found where it is installed, named where it is not."""
+"""``tallystick bench`` belongs to another package: found if it is installed, named if it is not."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""The page of explorations: gains in points, and how they rank, by hand."""
+"""The page of explorations: gains in points, and their ranks, by hand."""
 
 import pytest
 

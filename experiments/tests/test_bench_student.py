@@ -1,4 +1,4 @@
-"""The page of students: a share of the gain where joining gains with every seed, by hand."""
+"""The page of students: a share of the gain if joining gains with every seed, by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reading Kaggle's Criteo and Avazu files, written here and, where it lies beside the repository, the real sample."""
+"""Read Kaggle's Criteo and Avazu files, written here, and the real sample if it is beside the repository."""
 
 import gzip
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_other_files_are_refused(tmp_path: Path, criteo_lines: Callable[[int], s
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="neither Kaggle's Criteo file"):
         read_clicks(tmp_path)
-    (tmp_path / "other.csv").write_text(criteo_lines(3).replace("\t", "\tx", 1))  # text where a number is due
+    (tmp_path / "other.csv").write_text(criteo_lines(3).replace("\t", "\tx", 1))  # text instead of a number
     with pytest.raises(DataError, match="not Kaggle's Criteo format"):
         read_clicks(tmp_path)
 
@@ -83,7 +83,7 @@ def test_numbers_squeezed_into_the_unit_interval(tmp_path: Path, criteo_lines: C
     training_NF, test_TF = raw_NF[order_N[40:]], raw_NF[order_N[:40]]
     low, high = training_NF.min(axis=0), training_NF.max(axis=0)
     for found, expected in ((data.training, training_NF), (data.test, test_TF)):
-        assert found.unpacked().numeric_NF.shape == expected.shape  # nothing tells that a number was missing
+        assert found.unpacked().numeric_NF.shape == expected.shape  # nothing shows that a number was missing
         assert np.allclose(found.unpacked().numeric_NF.numpy(), np.clip((expected - low) / (high - low), 0, 1), atol=1e-6)
 
 
@@ -105,7 +105,7 @@ def test_kaggles_own_folder_and_a_sample_of_all_rows(tmp_path: Path, criteo_line
     drawn = read_clicks(tmp_path, limit=60).frame.collect()
     assert (whole.height, drawn.height) == (300, 60)
     numbered = whole.with_row_index("row").join(drawn, on=whole.columns, how="semi", nulls_equal=True)
-    assert numbered.height >= 60  # rows that are alike
+    assert numbered.height >= 60  # equal rows
     # Of 60 rows drawn from 300 none in the last half has a chance of 10^-21.
     assert numbered.get_column("row").max() >= 150
     (tmp_path / "train.csv").write_text("")

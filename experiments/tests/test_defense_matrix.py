@@ -25,7 +25,7 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert run["attacks"]["completion-both"]["reads"] == "cut gradients and cut embeddings"
     assert run["attacks"]["direction-5"]["reads"] == "cut gradients"
     again = defended.label_defenses_experiment(**chosen, seeds=1, only=["none"]).run(Keeping(log=log, resume=True))
-    assert again == found  # its seconds too: not run anew
+    assert again == found  # its seconds, too: not run again
     assert "wine: the strongest attack of each view" in render_benchmark(found.page(), tmp_path / "page.html").read_text()
 
 
@@ -106,7 +106,7 @@ def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> N
     }
     assert found["none", "gradients, no label"] == "one"
     assert found["noise", "gradients, no label"] == "two"
-    assert found["noise", "gradients, few labels"] == "two"  # who knows labels may run what needs none
+    assert found["noise", "gradients, few labels"] == "two"  # an attacker who knows labels may run what needs none
     assert found["noise", "embeddings, no label"] is None
     assert found["noise", "everything, few labels"] == found["noise", "embeddings, few labels"] == "e-told"
     about = {"data": {"made up": {"rows": 9, "classes": 2, "target": "binary"}}, "epochs": 1}

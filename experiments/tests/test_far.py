@@ -1,4 +1,4 @@
-"""Training over a long line: both benches' rows and pages, and lines that are none."""
+"""Training over a long line: both benchmarks' rows and pages, and lines that are none."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,9 @@ AUDITED = {
     )
     for gradients, attacks in (("sent", ATTACKS), ("none", ()))
 }
-"""Results of a run by what its contract says of gradients: a bound that nobody can reach, and fewer known rows, do not count."""
+"""Return results of a run by what its contract says of gradients. A bound that nobody can reach, and fewer known rows,
+do not count.
+"""
 
 
 @pytest.mark.long

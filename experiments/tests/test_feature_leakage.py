@@ -1,4 +1,6 @@
-"""The feature-leakage benchmark on small made-up tables: what comes back of a planted column, and the sweep's book-keeping."""
+"""The feature-leakage benchmark on small made-up tables: how much of a planted column is recovered, and the sweep's
+book-keeping.
+"""
 
 import numpy as np
 import polars as pl
@@ -20,7 +22,7 @@ CHOSEN = (ALONE, DEFAULT, "width 4, quantized-embeddings 3")
 
 @pytest.fixture
 def files(tmp_path):
-    """Two tables; of the feature party one column is a category, and one nearly a copy of a label party column."""
+    """Make two tables. One column of the feature party is a category, and one is nearly a copy of a label party's column."""
     rng = np.random.default_rng(3)
     own, theirs = rng.normal(size=(ROWS, 2)), rng.normal(size=(ROWS, 3))
     y = (own[:, 0] + theirs.sum(axis=1) + rng.logistic(size=ROWS) > 0).astype(int)
@@ -51,7 +53,7 @@ def test_what_comes_back_and_what_it_costs(files, tmp_path):
     assert "What hiding columns costs" in benchmark_html(page)
     _counts_own_columns(page)
     again = sweep.feature_leakage_experiment(**how).run(Keeping(log=tmp_path / "runs.jsonl", resume=True))
-    assert again == found  # seconds too: nothing was trained again
+    assert again == found  # seconds, too: nothing was trained again
 
 
 def _counts_own_columns(page):
@@ -61,14 +63,14 @@ def _counts_own_columns(page):
     for row, most in zip(rows, of_all, strict=True):
         assert most >= max(row[f"{reads}, 200 rows"].value for reads in (EMBEDDINGS, AIDED))
     assert rows[2]["of the default's"].value == pytest.approx(of_all[2] / of_all[1])
-    assert of_all[0] > 0.3  # of the own columns, which no defence of embeddings takes away
+    assert of_all[0] > 0.3  # of the own columns, which no defence of embeddings removes
     assert [curve.name for curve in page.curves] == list(PICTURES.values())
     names = {series.name for curve in page.curves for series in curve.series}
     assert names == {ALONE, "quantized-embeddings"}
     assert len(pictures(page)) == 2  # as files, beside the report
     (codes,) = [table for table in page.tables if table.name.startswith("Accuracy") and ANY in table.name]
     guess, *settings = [row[1].value for row in codes.rows]
-    assert 0.5 <= guess < settings[1] <= 1  # the planted category is told better than by guessing
+    assert 0.5 <= guess < settings[1] <= 1  # the planted category is found better than by guessing
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
@@ -81,7 +83,7 @@ def test_the_frontier_is_what_nothing_beats(points):
 
 @pytest.mark.long
 def test_what_was_not_measured_is_no_low_figure(files):
-    """Of 130 rows no attack can know 200: no figure, and a sentence that says so."""
+    """With 130 rows no attack can know 200: no figure, and a sentence that says so."""
     found = sweep.feature_leakage_experiment(**files, seeds=1, only=CHOSEN[:2], epochs=1, batch_size=64, limit=130).run()
     page = found.page()
     rows = [dict(zip(page.tables[0].columns, row, strict=True)) for row in page.tables[0].rows]
@@ -116,7 +118,7 @@ def test_unusable_arguments_are_refused(files, tmp_path):
 
 @pytest.mark.long
 def test_a_training_played_again_finds_more_than_its_first_guess(files, tmp_path):
-    """Of numbers alone, behind two units: the replay fits all that crossed, and begins at another attack's guess."""
+    """With only numbers, behind two units: the replay fits all that crossed, and begins at another attack's guess."""
     frame = pl.read_csv(files["partner"]).drop("kind")
     frame.write_csv(tmp_path / "numbers.csv")
     how = {"partner": tmp_path / "numbers.csv", "seeds": 1, "epochs": 4, "batch_size": 64, "steps": 200, "widths": [2]}

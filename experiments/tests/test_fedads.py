@@ -1,4 +1,4 @@
-"""FedAds' Table 4 on small made-up data: formats, who holds what, and the attack against its definition."""
+"""FedAds' Table 4 on small made-up data: formats, who has which columns, and the attack compared with its definition."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +32,7 @@ def criteo(tmp_path: Path, criteo_lines: Callable[[int], str]) -> Path:
 
 @pytest.fixture
 def fedads_folder(tmp_path: Path) -> Path:
-    """The published files' shape: every cell a list of one word in quotes."""
+    """Return the published files' form: every cell is a list of one word in quotes."""
     rng = np.random.default_rng(0)
     names = [*(f"l_i_fea_{i}" for i in range(1, 11)), *(f"l_u_fea_{i}" for i in range(1, 7)), "l_c_fea", "f_u_fea_1", "f_c"]
     for file, rows in (("sample_train_aligned.csv", 300), ("sample_test.csv", 80)):
@@ -84,7 +84,7 @@ def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path)
 
 @pytest.fixture
 def with_sequences(fedads_folder: Path) -> Path:
-    """As the paper has its data: users with several rows, and what they bought and clicked as lists of several items."""
+    """Make the paper's kind of data: users with several rows, and what they bought and clicked as lists of several items."""
     rng = np.random.default_rng(1)
     for file in (TRAINING_FILE, "sample_test.csv"):
         frame = pl.read_csv(fedads_folder / file, infer_schema=False)
@@ -184,7 +184,7 @@ def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch)
     assert [len(each.rows) for each in found.page().tables] == 2 * [1 + len(ladders), len(fedads.methods())]
     assert rows["no defence"][columns["change %"]] == 0
     assert rows["Marvell, s = 8"][columns["paper, change %"]] == -24.7
-    # one linear layer: gradients lie on one line, and the sign is the label
+    # one linear layer: gradients are on one line, and the sign is the label
     assert rows["no defence"][columns["direction-1"]].value > 0.99
     assert rows["MixPro, cosine 0.866"][columns["norm"]].value > rows["Marvell, s = 8"][columns["norm"]].value
     before = rows["no defence"][columns["symmetric"]].value

@@ -1,4 +1,4 @@
-"""FedAds' Table 3 on small made-up data: which rows are aligned, that each row trains, what is tabulated."""
+"""FedAds' Table 3 on small made-up data: which rows are aligned, that each row trains, and the table's content."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_fates_credit_files_are_joined_on_their_id(tmp_path: Path) -> None:
 
 
 def test_a_probe_starts_what_it_freezes(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warm start takes the first model's logits before the first step, in a probe too."""
+    """Warm start takes the first model's logits before the first step, also in a probe."""
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
     (row,) = (each for each in unaligned.rows() if each.name == "warm start")
     rows = share_out(read_by_kind(criteo), seed=1)
@@ -109,7 +109,9 @@ def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
 
 
 def test_the_papers_order_by_hand() -> None:
-    """Six methods as in the paper but for the first two: 1 - 6 (1 + 1) / (6 (36 - 1)); bounds and ablations do not count."""
+    """Six methods in the paper's order except for the first two: 1 - 6 (1 + 1) / (6 (36 - 1)); bounds and ablations do
+    not count.
+    """
     aucs = [("Local", 0.9), ("HeuristicVFL", 0.72), ("SS-VFL", 0.71), ("FedCVT", 0.73), ("VFL-MPD", 0.74), ("FedHSSL", 0.75)]
     aucs += [("JPL", 0.76), ("ORALE", 0.1), ("regressor", 0.2)]
     known = {row.name: row for row in unaligned.rows()}

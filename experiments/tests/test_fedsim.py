@@ -1,4 +1,4 @@
-"""FedSim's experiments on small made-up sets: who holds what, what is linked, and a sweep that resumes."""
+"""FedSim's experiments on small made-up sets: who has which columns, what is linked, and a sweep that resumes."""
 
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -155,7 +155,7 @@ def test_a_smaller_tau_adds_more_noise_to_the_similarities_of_filters(hdb):
 
 
 def test_filters_that_reach_further_find_nearer_rows(hdb):
-    """A town of 20 km on 10 km: beyond twice their window of .01 degrees filters take near and far for the same."""
+    """A town of 20 km by 10 km: beyond twice their window of .01 degrees filters do not distinguish near and far."""
     pair = read_hdb(hdb)
     narrow, wide, keys = (
         link_places(pair, "tau 1", neighbors=3, seed=1, locates=False),
@@ -179,7 +179,7 @@ u,5,116.5,39.8,2014-07-28,10,3,1000,31680,131,2,1,1,1,\xd6\xd0 6,1,2005,3,6,0.21
 
 
 def test_house_keeps_the_rows_of_the_paper(tmp_path):
-    """One of five: the others are sold before 2013, lack a value or a year of construction, or cost too much."""
+    """One of five: the others were sold before 2013, lack a value or a year of construction, or cost too much."""
     (tmp_path / "new.csv").write_bytes(LIANJIA.encode("latin-1"))  # as the file itself, whose characters are Chinese in GBK
     rooms = "lat,lon,price,minimum_nights,number_of_reviews,reviews_per_month,calculated_host_listings_count,availability_365"
     (tmp_path / "airbnb_clean.csv").write_text(
@@ -196,7 +196,7 @@ def test_house_keeps_the_rows_of_the_paper(tmp_path):
 
 
 def test_what_the_merge_reads_adds_up_to_the_prediction(hdb, quick):
-    """Integrated gradients are complete: they add up to the prediction less that of a merge which is given nothing."""
+    """Integrated gradients are complete: they add up to the prediction minus that of a merge without input."""
     linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
     trained = runs.train_method(linked, "FedSim", runs.RECIPES["hdb"], seed=1)
     network, index_B = trained.network, torch.from_numpy(linked.test_N[:20])
@@ -244,7 +244,7 @@ def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, mo
     assert len(found.rows) == 2 * (2 + 1 + 2)  # ours, by keys, is a row of two parts
     tables = {table.name.partition(":")[0]: table for table in found.page().tables}
     by_keys, by_filters = tables["Table 11"].rows
-    assert [by_keys[1:3], by_filters[1:3]] == [["none", 27.13], ["tau 1", 28.29]]  # both at the paper's K, not at ours
+    assert [by_keys[1:3], by_filters[1:3]] == [["none", 27.13], ["tau 1", 28.29]]  # both with the paper's K, not with ours
     (filters_less_keys,) = tables["Table 11, differences on the same split"].rows
     plain = [row for row in found.rows if row["neighbors"] == 3 and row["recipe"] == "ours"]
     by_noise = {(row["noise"], row["seed"]): row["rmse"] for row in plain}
@@ -318,14 +318,14 @@ def test_random_keys_in_a_table_of_any_size_and_methods_of_choice(quick):
 
 
 def test_a_run_that_a_part_asks_for_twice_counts_once(quick):
-    """At one K both halves of Table 10 ask for FedSim."""
+    """For one K both halves of Table 10 ask for FedSim."""
     found = sweep.fedsim_experiment(only=["table-10"], methods=["FedSim"], rows=200, neighbors=3, seeds=(1,)).run()
     assert len(found.rows) == 1
     assert found.page().tables[0].rows[0][3] == spread([found.rows[0]["accuracy"]])
 
 
 def test_the_papers_numbers_of_weights_are_those_of_its_widths_or_of_none():
-    """Table 9: 22 numbers, of which one is below the weights of any network that reads the set's columns."""
+    """Table 9 has 22 numbers, one of which is below the weights of any network that reads the set's columns."""
     found = sweep.fedsim_experiment(only=["table-9"], seeds=()).run()
     rows = {(row["set"], row["method"]): row for row in found.about["sizes"]}
     assert len(rows) == 22
@@ -362,7 +362,7 @@ def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_
 @pytest.mark.long
 def test_places_are_linked_as_a_job_links_them(hdb):
     pair = read_hdb(hdb)
-    middle_P = pair.own_key_NP.mean(axis=0)  # a small town: beyond their window filters do not tell far from farther
+    middle_P = pair.own_key_NP.mean(axis=0)  # a small town: beyond their window filters do not distinguish far and farther
     pair = replace(pair, own_key_NP=(pair.own_key_NP + 19 * middle_P) / 20, their_key_MP=(pair.their_key_MP + 19 * middle_P) / 20)
     linked = link_places(pair, "tau 1", neighbors=3, seed=1)
     by_distance = runs.link_pair(pair, neighbors=3, seed=1)

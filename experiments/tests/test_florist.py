@@ -1,4 +1,4 @@
-"""The FLORIST benchmark on small made-up data: the loop against plain training, the sweep's book-keeping."""
+"""The FLORIST benchmark on small made-up data: the loop compared with plain training, and the sweep's book-keeping."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -166,7 +166,7 @@ def test_a_large_tables_attacks_read_evenly_spread_steps(clicks: SplitData, monk
 
 
 def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:
-    """Made-up columns are independent of each other, so they tell nothing of it; the attack's own test plants a leak."""
+    """Made-up columns are independent of each other, so they reveal nothing of it; the attack's own test plants a leak."""
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
     found = florist.florist_experiment(**how, setting=replace(SMALL, own_columns=4)).run()
     alone = florist.florist_experiment(**how, setting=SMALL).run()
@@ -183,7 +183,7 @@ def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: P
 
 @pytest.mark.long
 def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) -> None:
-    """One partial baseline after five epochs is that after one, but for steps of 1e-8."""
+    """One partial baseline after five epochs equals that after one, except for steps of 1e-8."""
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("labels",), "strategies": ["majority-te"]}
     slow = replace(SMALL, ace_bins=5, learning_rate=1e-8)
     short, long = (

@@ -1,4 +1,4 @@
-"""Gradient compression: against a plain sort, and what it does not hide."""
+"""Gradient compression compared with a plain sort, and what it does not hide."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_an_empty_batch_is_sent_as_it_is() -> None:
 
 
 def test_the_norms_of_large_gradients_still_tell_the_rarer_class() -> None:
-    """What the docs say is not covered: positives whose gradients are three times as long."""
+    """The docs say that this is not covered: positives whose gradients are three times as long."""
     generator = torch.Generator().manual_seed(1)
     labels_B = (torch.rand(512, generator=generator) < 0.2).float()
     grad_BD = torch.randn(512, 8, generator=generator) * (1 + 2 * labels_B)[:, None]

@@ -1,4 +1,4 @@
-"""A sweep makes each case once, and its log gives back every finished run and nothing else, whatever cut it short."""
+"""A sweep makes each case once, and its log returns every finished run and nothing else, wherever it was interrupted."""
 
 import re
 
@@ -72,7 +72,7 @@ def test_a_file_of_something_else_is_refused_and_kept(tmp_path, content):
 
 
 def made_in(made):
-    """A trial that notes what it made."""
+    """A trial that records what it made."""
 
     def trial(name, seed):
         made.append((name, seed))

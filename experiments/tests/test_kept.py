@@ -1,4 +1,4 @@
-"""What an audit keeps, beside everything: equal where all fits, less where it does not, and the price of it in a run."""
+"""Compare what an audit keeps with everything: equal if all fits, less if it does not, and its price in a run."""
 
 from collections import Counter
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_feature_partys_audit_has_two_epochs_of_a_wide_cut_and_evenly_chosen_r
     sent = kept.embeddings.KeptEmbeddings.of(torch.arange(600), width=128, epochs=6)
     for epoch in range(6):
         embedding_ND = torch.randn(600, 128, generator=random)
-        if epoch == 3:  # which tells all; the audit has the first and the last
+        if epoch == 3:  # which reveals all; the audit has the first and the last
             embedding_ND = number_N1.expand(600, 128)
         for sums in (sent.chosen, sent.every):
             sums.add(torch.arange(600), embedding_ND, embedding_ND)
@@ -120,7 +120,7 @@ def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
 
 
 def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three turns with known phases: medians of 10 s of training, 11 s with a full audit, and 0.5 and 0.8 s of attacks."""
+    """Three turns with known phases: medians of 10 s of training, 11 s with a full audit, and 0.5 and 0.8 s of attacks."""
     turns: Counter[str] = Counter()
 
     def job_usages(folder: Path, rows: int, *_: object, audit: bool | str, **__: object) -> dict[str, Usage]:

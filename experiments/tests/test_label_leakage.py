@@ -1,4 +1,6 @@
-"""The label-leakage benchmark on small made-up data: the loop against plain training, the sweep's book-keeping, known leaks."""
+"""The label-leakage benchmark on small made-up data: the loop compared with plain training, the sweep's book-keeping,
+known leaks.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +103,7 @@ def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: SplitData) -> 
 
 @pytest.mark.long
 def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: SplitData) -> None:
-    """Seeded; the bars are far from what comes out (1.0 and about .6 on 630 rows)."""
+    """Seeded; the bars are far from the results (1.0 and about .6 on 630 rows)."""
     leaks = {}
     for name, defense in (("none", ()), ("marvell", (Marvell(power=16.0),))):
         scenario = Scenario(name=name, defense=defense, network=SMALL, every_attack=True, by_layer=True)

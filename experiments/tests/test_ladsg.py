@@ -1,4 +1,4 @@
-"""LADSG: against loops that follow the definition, what its soft labels keep, and what it does not hide."""
+"""LADSG compared with loops that follow the definition, what its soft labels keep, and what it does not hide."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_zeros_stay_zeros() -> None:
 
 
 def test_below_a_linear_top_nothing_is_hidden() -> None:
-    """What the docs say is not covered: gradients on one line are sent as they are."""
+    """The docs say that this is not covered: gradients on one line are sent unchanged."""
     grad_BD = drawn(40, 1) * drawn(1, 6, seed=2)
     torch.testing.assert_close(substituted(grad_BD), grad_BD)
 
@@ -108,7 +108,7 @@ def test_a_teacher_knows_the_columns_and_not_the_rows_own_label() -> None:
         return cross_fitted("binary", features.rows, labels_N, train_N, classes=2, seed=3).sigmoid()
 
     answer_N = answers(labels_N)
-    # 200 rows that taught nothing; their standard error is .03, so 5 of them. Cross-fitted rows alike.
+    # 200 rows that were not trained on; their standard error is .03, so 5 of them. Cross-fitted rows alike.
     assert float(answer_N[1_000:].mean()) == pytest.approx(float(labels_N[1_000:].mean()), abs=0.15)
     positive_N = labels_N.bool()
     assert float((answer_N[positive_N][:, None] > answer_N[~positive_N]).double().mean()) > 0.75
@@ -146,7 +146,7 @@ def contract() -> Contract:
             "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}},
             "alignment": {"keys": [{"name": "id"}]},
             "defense": [{"method": "ladsg", "soft": 0.5}],
-            "evaluation": {"importance": {"feature_columns": "both"}},  # there is no promise that exact figures would undo
+            "evaluation": {"importance": {"feature_columns": "both"}},  # there is no guarantee that exact figures would break
         }
     )
 

@@ -1,4 +1,4 @@
-"""bench table: the phases of a run, measured one by one."""
+"""bench table measures the phases of a run one by one."""
 
 from collections.abc import Iterator
 from pathlib import Path

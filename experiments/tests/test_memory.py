@@ -1,4 +1,4 @@
-"""The memory benchmark: what it generates, and that it measures real processes."""
+"""The memory benchmark: its generated tables, and that it measures real processes."""
 
 from pathlib import Path
 

@@ -54,7 +54,7 @@ def test_a_headline_of_other_words_is_an_error() -> None:
 
 
 def test_intervals_of_simulated_scores_cover_about_as_often_as_promised() -> None:
-    """40 draws at 95 %: fewer than 30 hold the true AUC with a chance below 1e-5. Seeded."""
+    """40 draws at 95 %: fewer than 30 contain the true AUC with a chance below 1e-5. Seeded."""
     assert null_audits.simulated_coverage(null_audits.SIMULATED[0], draws=40) >= 0.75
 
 

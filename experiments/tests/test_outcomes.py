@@ -19,7 +19,7 @@ def outcome(name, of, same, apart=0.0):
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Two files of results: the first with an hour in its rows, one of which stands in both."""
+    """Make two files of results: the first has an hour in its rows, one of which is in both."""
     monkeypatch.setattr(outcomes, "RUNS", tmp_path)
     shared = {"seed": 1, "auc": 0.5, "months": [{"seconds": 1800.0}]}
     write(tmp_path / "one.jsonl", {"benchmark": "quality", "commit": "aaa"}, shared, {"seed": 2, "auc": 0.5, "seconds": 1800.0})

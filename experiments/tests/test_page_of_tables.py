@@ -1,4 +1,4 @@
-"""A benchmark's page stands alone, escapes what it shows, and puts points where they belong."""
+"""A benchmark's page needs no other file, escapes what it shows, and puts points where they belong."""
 
 import json
 import re
@@ -95,7 +95,7 @@ def test_curves_are_placed_in_order_between_the_axes_and_lines_can_be_told_apart
     ]
     ticks = re.findall(r'<text x="[^"]*" y="[^"]*" text-anchor="end">([^<]*)</text>', second)
     assert "0.001" in ticks
-    # Log axis: three decades down, so .001 lies at a third of the way, where a tick says it.
+    # Log axis: three decades down, so .001 is at a third of the way, where a tick says it.
     tick = float(re.search(r'y="([\d.]*)" text-anchor="end">0.001<', second)[1]) - 4
     assert tick == pytest.approx(y0 + (y1 - y0) / 3, abs=0.5)
 

@@ -1,4 +1,4 @@
-"""The command beside kept rows plans the cases that these rows are of, in their order."""
+"""The command beside kept rows plans the cases of these rows, in their order."""
 
 import json
 from functools import cache
@@ -23,7 +23,7 @@ KEPT = [  # every third in the short lane
 
 @pytest.fixture(autouse=True, scope="module")
 def _read_once():
-    """Read each file once: many commands are of the same one."""
+    """Read each file once, because many commands belong to the same one."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_read_criteo", "_read_avazu"):
             patch.setattr(clicks, name, cache(getattr(clicks, name)))
@@ -45,6 +45,6 @@ def test_the_command_plans_the_kept_rows_in_their_order(path):
     cases = [rounded(dict(case)) for case in experiment.cases]
     same_in_all = {name: value for name, value in cases[0].items() if all(case[name] == value for case in cases)}
     planned = iter(cases)
-    for row in rows:  # rows that were planned later than these were kept may stand between them; older rows lack some fields
+    for row in rows:  # rows that were planned after these were kept may be between them; older rows lack some fields
         kept = {name: row.get(name, same_in_all.get(name)) for name in cases[0]}
         assert kept in planned, f"{kept} is not planned, or not in this place"

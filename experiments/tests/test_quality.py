@@ -100,7 +100,7 @@ def test_beside_tabm_the_bounds_are_half_as_wide():
 
 
 def test_scores_of_rows_without_a_partner_are_set_beside_own_columns_seed_by_seed():
-    """Behind is what all of the interval says, not the mean: a seed's test rows move both methods."""
+    """The whole interval decides what is behind, and not the mean, because a seed's test rows affect both methods."""
     both = {"near": (0.001, -0.002, 0.004), "behind": (0.0101, 0.0102, 0.0103)}
     rows = [
         {
@@ -123,7 +123,7 @@ def test_scores_of_rows_without_a_partner_are_set_beside_own_columns_seed_by_see
 
 
 def test_a_head_on_shares_is_set_between_own_columns_and_the_joined_table():
-    """A share of a gain that is as small as what counts for nothing is left out, and verdicts go by the written bounds."""
+    """A share of a negligible gain is left out, and verdicts follow the written bounds."""
     figures = {
         "most": ("binary", 0.7, 0.8, 0.79),  # nine tenths of the gain
         "half": ("regression", 4.0, 2.0, 3.0),

@@ -1,4 +1,4 @@
-"""The pages of results are those of the committed rows, and what cannot be read is named."""
+"""The pages of results are those of the committed rows, and an unreadable file is named."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""The attack on all that a party of a head on shares saw: it finds planted leaks, and many words that say nothing cost little."""
+"""The attack on everything that a party of a head on shares saw finds planted leaks, and many useless words cost little."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ WORDS = 1_500
 
 @pytest.fixture
 def words():
-    """Words of 300 rows that say nothing, as numbers of length 1 on the mean."""
+    """Make useless words of 300 rows, as numbers of length 1 on the mean."""
     return np.random.default_rng(3).normal(size=(300, WORDS)).astype(np.float32) / np.sqrt(WORDS)
 
 

@@ -1,4 +1,4 @@
-"""The relay that stands for a line between two companies: its rate and its delay, by bytes that really go through it."""
+"""The relay that simulates a line between two companies: its rate and its delay, by bytes that really pass through it."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ SIZE, TRIES = 500_000, 20
 
 @pytest.fixture
 def answerer():
-    """A port at which whoever sends SIZE bytes is answered with one."""
+    """Open a port that answers SIZE bytes with one."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer():

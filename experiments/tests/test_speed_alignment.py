@@ -1,4 +1,4 @@
-"""What the benchmark of alignment refuses, before it starts a process of its own."""
+"""The benchmark of alignment refuses wrong options before it starts a process."""
 
 import socket
 import sys

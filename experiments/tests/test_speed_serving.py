@@ -1,4 +1,4 @@
-"""What is told of a fault and of a long load follows from what was counted."""
+"""The lines on a fault and on a long load follow from what was counted."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tallystick_experiments.speed.serving_page import serving_page
 
 
 def counts(*shares):
-    """Ten rows at each look, of which so many are scored jointly."""
+    """Make ten rows at each look, so many of which are scored jointly."""
     seen, joint, alone = [(0.0, 0.0, 0.0)], 0.0, 0.0
     for place, share in enumerate(shares, start=1):
         joint, alone = joint + 10 * share, alone + 10 * (1 - share)

@@ -1,4 +1,4 @@
-"""Timing an epoch beside unaligned rows: what is trained, and how the figures come from the turns."""
+"""Time an epoch with unaligned rows: what is trained, and how the figures follow from the turns."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""bench training: what it refuses, and that processor time is told by process."""
+"""bench training: what it refuses, and that processor time is given by process."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def test_devices_and_scenarios_that_are_not_there(given: list[str], said: str) -
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux only")
 def test_processor_time_is_told_by_process() -> None:
-    """A child that computes all the time, beside a process that sleeps: at least a tenth of its time, on a busy machine."""
+    """A child that computes all the time has at least a tenth of its time, on a busy machine; the other process sleeps."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             clock = _ProcessorClock(1, 2)

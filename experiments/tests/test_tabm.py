@@ -1,4 +1,4 @@
-"""TabM beside the default: its rows, its losses and its training against oracles; the whole method where its package is."""
+"""Compare TabM's rows, losses and training with oracles; run the whole method if its package is installed."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -130,7 +130,7 @@ def mixed_table(rows=400):
 def test_rows_are_encoded_by_the_fitted_ones_alone():
     table, fitted, labels_N = mixed_table(), np.arange(300), torch.zeros(400)
     found = tabm.examples_of(table, fitted, labels_N, seed=1)
-    assert found.numbers_NF.shape == (400, 2)  # a constant column says nothing
+    assert found.numbers_NF.shape == (400, 2)  # a constant column is useless
     assert found.codes == (2, 5)
     missing_N = table.frame.get_column("holes").is_null().to_numpy()
     assert (found.codes_NG[:, 0].numpy() == missing_N).all()
@@ -149,7 +149,7 @@ def test_rows_are_encoded_by_the_fitted_ones_alone():
 
 @dataclass
 class Begun:
-    """What stands for the package: it notes which rows a network is begun for."""
+    """A stand-in for the package, which records for which rows a network is made."""
 
     rows: list
 

@@ -1,4 +1,4 @@
-"""A sweep as tasks: the same rows and log whoever makes them, killed workers and stopped sweeps included."""
+"""A sweep as tasks: the same rows and log whichever process makes them, also with killed workers and stopped sweeps."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def data(tmp_path):
 
 
 def swept(data, out, *options):
-    """What a sweep comes to: its result, and the lines of its log, without the process that made each."""
+    """Return a sweep's result, and the lines of its log, without the process that made each."""
     done = CliRunner().invoke(app, ["--data", str(data), "--out", str(data / out), "--json", *options])
     assert done.exit_code == 0, done.output
     return kept(data, out)

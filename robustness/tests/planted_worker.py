@@ -1,4 +1,4 @@
-"""A campaign whose cases are over at once: what one that hangs or dies costs is seen without a long preparation."""
+"""A campaign whose cases are over at once, so that the cost of one that hangs or dies shows without a long preparation."""
 
 from tallystick_robustness.outcome import Campaign, CaseOutcome
 

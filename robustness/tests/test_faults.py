@@ -149,7 +149,7 @@ def test_linking_by_similarity_refuses_or_takes_what_its_helper_and_parties_spoi
 
 @pytest.mark.parametrize("takes", ["anything", "nothing"])
 def test_a_role_that_uses_a_malformed_message_or_chokes_on_it_fails(tmp_path, monkeypatch, takes):
-    """A role that hides what is wrong with a message, or falls over it, is what the campaign is there to find."""
+    """The campaign exists to find a role that hides what is wrong with a message, or fails on it."""
 
     def careless(channels, _folder):
         try:
@@ -180,7 +180,7 @@ def test_damaged_files_of_every_kind(tmp_path):
             done[kind] = damaged.case(number)
     assert set(done) == set(files.KINDS)
     assert all(outcome.ended in ("refused", "withstood", "accepted", "failed") for outcome in done.values())
-    # A table with another value gives other weights: the comparison with the undamaged run sees it.
+    # A table with another value gives other weights, which the comparison with the undamaged run detects.
     homes = damaged.copy_of_the_finished("planted")
     model = homes.latest(fixture_job.LABEL) / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1] + b"\x01")
@@ -194,7 +194,7 @@ def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
     outcomes = [fixture.case(number) for number in range(len(folders.FAULTS))]
     assert [outcome.failure for outcome in outcomes] == [""] * len(outcomes)
     assert [outcome.what for outcome in outcomes] == [f"intersection, {fault}" for fault in folders.FAULTS]
-    # It sees what the seals are there for: another run's model that is sealed as this one's gives other scores.
+    # The campaign detects what the seals prevent: another run's model, sealed as this one's, gives other scores.
     linked = fixture._linked["intersection"]
     homes = copy_of_homes(linked.done, tmp_path / "planted")
     own, other = (each.latest("bank") / "model.safetensors" for each in (homes, linked.other))
@@ -227,7 +227,7 @@ def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch)
 
 @pytest.mark.long
 def test_kills_are_real_and_are_survived(fork_server, tmp_path):
-    """Killed just before a file is renamed, opened or removed; the time that the other side took is for the campaign to judge."""
+    """Killed just before a file is renamed, opened or removed; the campaign judges the time that the other side took."""
     fixture_of = kills.Kills(tmp_path, seed=0, fork_server=fork_server)
     number = next(n for n in range(1000) if [p.kind for p in fixture_of.plans(n)] == ["SIGKILL at a file"])
     outcome = fixture_of.case(number)
@@ -246,7 +246,7 @@ def test_other_weights_words_and_codes_are_caught(fork_server, tmp_path):
         "1 / 0": "a traceback: ZeroDivisionError",
         "import os; os.kill(os.getpid(), 15)": "exit code -15",
         "import sys; sys.stderr.write('error: gone\\n'); sys.exit(3)": "",
-        "import os; os.kill(os.getpid(), 9)": "",  # killed from outside: it owes no words
+        "import os; os.kill(os.getpid(), 9)": "",  # killed from outside, so it has no last words
     }
     started = {script: fork_server.start("planted", "planted", [script], tmp_path) for script in planted}
     for script, expected in planted.items():
@@ -263,7 +263,7 @@ def test_a_cut_connection_is_ridden_out(fork_server, tmp_path):
 
 @pytest.mark.long
 def test_each_wait_for_a_partner_ends_by_a_signal_though_the_partner_is_stopped(fork_server, tmp_path):
-    """Each command and phase, both sides; how long it took is for the campaign to judge, on a machine that may be busy."""
+    """Each command and phase, both sides. The campaign judges how long it took, because the machine may be busy."""
     waits_of = waits.Waits(tmp_path, seed=0, fork_server=fork_server)
     hardest = "SIGTERM beside a stopped partner"
     numbers = [
