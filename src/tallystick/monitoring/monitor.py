@@ -150,7 +150,10 @@ def _of_label(what: str, label: str) -> str:
 def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, notes: list[str]) -> dict[str, Drift]:
     """Compare the joint model's scores of each label with those of the run's test rows, which training did not use either."""
     if contract.target.type not in ("binary", "multilabel") or not folder.scores.exists():
-        notes.append("Scores are compared with the run's test rows, which only the label party of two classes a label keeps.")
+        notes.append(
+            "This run has no scores of test rows to compare with: a label party keeps them for labels of two classes, until "
+            "`tallystick forget` erases them."
+        )
         return {}
     before = pl.read_parquet(BytesIO(read_own(folder.scores, origin=folder.origin)))
     joint, drifts = scored.filter(pl.col(SCORED_BY) == JOINT), {}
