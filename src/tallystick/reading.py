@@ -409,8 +409,8 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
             allowed = _allowed(kind, context, problem["msg"])
             if kind == "tuple_type" and ((example := _example(place)) or isinstance(problem["input"], Mapping)):
                 allowed = f"must be a list, with a `- ` before each entry{example}"
-            if kind == "model_type" and len(of := list(_models(place.kind))) == 1:
-                fields = of[0].model_fields
+            if kind == "model_type" and len(models := _models(place.kind)) == 1:
+                fields = models[0].model_fields
                 required = ", ".join(name for name, each in fields.items() if each.is_required())
                 allowed += f", with {required}" if required else f", such as {next(iter(fields))}"
             lines.append(f"{key_with_value}: {allowed}{or_auto}")

@@ -144,6 +144,7 @@ def labels_of(contract: Contract, party: PartyFile) -> list[str]:
 
 
 def _of_label(what: str, label: str) -> str:
+    """Name a label's column of scores or labels."""
     return f"{what}_{label}" if label else what
 
 
@@ -190,6 +191,7 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
 def _periods_of_label(
     label: str, classes: tuple[str, ...], scored: pl.DataFrame, *, contract: Contract, every: Every, notes: list[str]
 ) -> list[Period]:
+    """Measure the scores of one label, whose second class is positive."""
     where = f"label {label}, " if label else ""
     labelled = scored.drop_nulls(SCORE).filter(pl.col(LABEL).is_not_null())
     text = as_text(labelled.get_column(LABEL))
