@@ -68,6 +68,32 @@ class _Rows:
     scored_on: list[str | None] | None
     times: Times | None
 
+    def as_json(self, run_id: str) -> Response:
+        """Answer with an object for each row."""
+        days = self.scored_on or []
+        scored = [
+            {
+                **{name: values[place] for name, values in self.scores.items()},
+                SCORED_BY: by,
+                **({SCORED_ON: days[place]} if days else {}),
+            }
+            if by is not None
+            else {"problem": _PROBLEMS[self.why_B[place]].facts}
+            for place, by in enumerate(self.scored_by)
+        ]
+        return Response(msgspec.json.encode({"run_id": run_id, "scores": scored}), media_type=JSON)
+
+    def as_arrow(self, run_id: str) -> Response:
+        """Answer with an Arrow IPC stream."""
+        details = [None if by else _PROBLEMS[why].detail for by, why in zip(self.scored_by, self.why_B, strict=True)]
+        columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in self.scores.items()]
+        columns += [pl.Series(SCORED_BY, self.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
+        if self.scored_on is not None:
+            columns.insert(-1, pl.Series(SCORED_ON, self.scored_on, dtype=pl.String).str.to_date())
+        stream = io.BytesIO()
+        pl.DataFrame(columns).write_ipc_stream(stream)
+        return Response(stream.getvalue(), media_type=ARROW, headers={RUN: run_id})
+
 
 class ScoreServer:
     """POST /v1/score and the other routes. ``shadow`` gets the answered rows, so that a candidate can score them, too."""
@@ -121,7 +147,7 @@ class ScoreServer:
                     self._shadow.offer(candidate, [requested.keys[place] for place in places], columns, scores)
                 if not any(rows.scored_by):
                     raise _PROBLEMS[rows.why_B[0]]
-                response = _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
+                response = rows.as_json(run.run_id) if kind == JSON else rows.as_arrow(run.run_id)
         except Problem as problem:
             response = problem.response()
         self._metrics.requests.labels(str(response.status_code)).inc()
@@ -311,32 +337,6 @@ async def _own(run: ServedRun, requested: RequestedRows, places: list[int], unti
         return None, []
     known_places = [place for place, is_found in zip(places, rows_found.is_found_B, strict=True) if is_found]
     return (rows_found.features_E, known_places) if known_places else (None, [])
-
-
-def _as_json(run: ServedRun, rows: _Rows) -> Response:
-    days = rows.scored_on or []
-    scored = [
-        {
-            **{name: values[place] for name, values in rows.scores.items()},
-            SCORED_BY: by,
-            **({SCORED_ON: days[place]} if days else {}),
-        }
-        if by is not None
-        else {"problem": _PROBLEMS[rows.why_B[place]].facts}
-        for place, by in enumerate(rows.scored_by)
-    ]
-    return Response(msgspec.json.encode({"run_id": run.run_id, "scores": scored}), media_type=JSON)
-
-
-def _as_arrow(run: ServedRun, rows: _Rows) -> Response:
-    details = [None if by else _PROBLEMS[why].detail for by, why in zip(rows.scored_by, rows.why_B, strict=True)]
-    columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in rows.scores.items()]
-    columns += [pl.Series(SCORED_BY, rows.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
-    if rows.scored_on is not None:
-        columns.insert(-1, pl.Series(SCORED_ON, rows.scored_on, dtype=pl.String).str.to_date())
-    stream = io.BytesIO()
-    pl.DataFrame(columns).write_ipc_stream(stream)
-    return Response(stream.getvalue(), media_type=ARROW, headers={RUN: run.run_id})
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:  # noqa: ARG001

@@ -260,12 +260,12 @@ def sweep_defenses(
     until = f"none but the first of each begins after {minutes:g} minutes (--minutes)"
     until += "; --seeds 1 is a first look, in a fraction of the time" if seeds > 1 else ""
     watcher.say(f"{plan}; {until}: {', '.join(candidate.name for candidate in candidates)}")
-    numbers = _begun_until(began + 60 * minutes, len(candidates), seeds)
-    contracts = [candidate.contract for candidate in candidates]
-    runs = simulated_here(contracts, partner, numbers) if engine is None else simulated_on(engine, contracts, partner, numbers)
     pace = _Pace(
         runs=seeds * len(candidates), of=len(candidates), until=began + 60 * minutes, at_once=engine.workers if engine else 1
     )
+    numbers = pace.numbers()
+    contracts = [candidate.contract for candidate in candidates]
+    runs = simulated_here(contracts, partner, numbers) if engine is None else simulated_on(engine, contracts, partner, numbers)
     outcome = _run_all(candidates, runs, metric, pace=pace, watcher=watcher)
     if outcome.seeds < seeds and not outcome.interrupted:
         outcome.notes.append(
@@ -328,17 +328,6 @@ class _RunsSoFar:
     seeds: int = 0  # with which every candidate was tried
     interrupted: bool = False
     lost: ComputeError | None = None
-
-
-def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
-    """Begin trials seed by seed through all candidates, so that the result is balanced at any time.
-
-    The first seed of each candidate is always begun.
-    """
-    for number in range(seeds * candidates):
-        if number >= candidates and time.monotonic() > until:
-            return
-        yield number
 
 
 def _run_all(
@@ -405,6 +394,13 @@ class _Pace:
     until: float
     at_once: int
     began: float = field(default_factory=time.monotonic)
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the runs to begin, seed by seed through all candidates, so that the result is balanced at any time."""
+        for number in range(self.runs):
+            if number >= self.of and time.monotonic() > self.until:
+                return
+            yield number
 
     def left(self) -> str:
         """Say after the first run how long it may take."""

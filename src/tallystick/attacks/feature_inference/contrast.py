@@ -107,23 +107,20 @@ class ShuffledColumnsAttack:
         )
 
 
-def _units(last_ND: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the unshuffled embeddings, and random units that bend, as inputs of a linear regression."""
-    x_ND = even_columns(last_ND.double())
-    z_NP = principal_components(x_ND, min(MOST_COMPONENTS, x_ND.shape[1]))
-    length = z_NP.square().sum(dim=1).mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-    weight_PU = torch.randn(z_NP.shape[1], UNITS, generator=generator, dtype=z_NP.dtype)
-    bias_U = torch.randn(UNITS, generator=generator, dtype=z_NP.dtype)
-    return torch.cat([x_ND / x_ND.shape[1] ** 0.5, (z_NP @ weight_PU / length + bias_U).relu() / UNITS**0.5], dim=1)
-
-
 def _without_noise(scores: Sequence[Tensor], view: FeatureView, generator: torch.Generator) -> Tensor:
     """Draw scores of the mean changes, side by side, towards what rows' unshuffled embeddings say, as far as noise explains.
 
     Of a score's variance one part in R + 1 is that of the other rows' cells. A guess that misses by no more than this is right.
     """
     score_NS = torch.cat([score_NP - score_NP.mean(dim=0) for score_NP in scores], dim=1)
-    error_NS = score_NS - guesses_by_others(_units(view.last_ND, generator), score_NS)
+    x_ND = even_columns(view.last_ND.double())
+    z_NP = principal_components(x_ND, min(MOST_COMPONENTS, x_ND.shape[1]))
+    length = z_NP.square().sum(dim=1).mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    weight_PU = torch.randn(z_NP.shape[1], UNITS, generator=generator, dtype=z_NP.dtype)
+    bias_U = torch.randn(UNITS, generator=generator, dtype=z_NP.dtype)
+    # The unshuffled embeddings, and random units that bend, are inputs of a linear regression.
+    inputs = torch.cat([x_ND / x_ND.shape[1] ** 0.5, (z_NP @ weight_PU / length + bias_U).relu() / UNITS**0.5], dim=1)
+    error_NS = score_NS - guesses_by_others(inputs, score_NS)
     noise_S = score_NS.square().mean(dim=0) / (view.shuffles + 1)
     share_S = noise_S / error_NS.square().mean(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
     return score_NS - share_S.clamp(max=1) * error_NS
