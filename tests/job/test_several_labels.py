@@ -616,8 +616,8 @@ def test_the_page_and_a_comparison_have_the_chosen_threshold_of_each_label(audit
     for name in NAMES:
         assert f'<tr><th scope="row">{name}</th>' in section
         assert f"Decisions on label {name}" in section
-    facts = {row.name: row.values for row in compare_results(["one"], [audited]).facts}
-    assert facts["cost of 1,000 rows at the chosen threshold of label install"] == [1000 * best["cost"]]
+    facts = {row.name: row.values for row in compare_results(["one", "two"], [audited, audited]).facts}
+    assert facts["cost of 1,000 rows at the chosen threshold of label install"] == 2 * [1000 * best["cost"]]
 
 
 def test_an_audit_of_a_run_attacks_each_label(audited):
