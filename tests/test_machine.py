@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tallystick import machine
-from tallystick.errors import MachineError
+from tallystick.config.table import TableConfig
+from tallystick.errors import ConfigError, MachineError
+from tallystick.tables.table import read_table
 
 GIB = 2**30
 
@@ -99,3 +101,17 @@ def test_address_space_is_needed_for_the_cores_that_a_process_may_use(monkeypatc
     else:
         with pytest.raises(MachineError, match=r"4\.0 GiB of address space .* they need 6\.0 GiB here"):
             machine.require_address_space()
+
+
+@pytest.mark.parametrize(("threads", "is_refused"), [("0", True), (" 00 ", True), ("1", False), ("", False), ("none", False)])
+def test_a_table_without_a_thread_to_read_it_is_refused_by_the_variable_s_name(
+    monkeypatch, tmp_path, threads, is_refused
+) -> None:
+    """Polars panics, and the file was blamed."""
+    (tmp_path / "t.csv").write_text("id,x\n1,2\n")
+    monkeypatch.setenv("POLARS_MAX_THREADS", threads)
+    if not is_refused:
+        assert read_table(TableConfig(path=tmp_path / "t.csv")).height == 1
+        return
+    with pytest.raises(ConfigError, match=r"POLARS_MAX_THREADS = 0: allows no thread to read tables; set 1 or more"):
+        read_table(TableConfig(path=tmp_path / "t.csv"))

@@ -134,8 +134,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_Fork.look, after_in_child=_Fork.enter_child)
 
 
-def refuse_after_fork() -> None:
-    """Raise ConfigError in a process that was forked after Polars had begun to work: work on a table would never end."""
+def require_polars_threads() -> None:
+    """Raise ConfigError if Polars has no threads: it panics if none are allowed, and in a process that was forked after it had
+    begun to work, its work would never end.
+    """
+    allowed = os.environ.get("POLARS_MAX_THREADS", "").strip()
+    if allowed.isdecimal() and int(allowed) == 0:
+        raise ConfigError("POLARS_MAX_THREADS = 0: allows no thread to read tables; set 1 or more, or remove the variable")
     if _Fork.lost_pool:
         raise ConfigError(
             "this process was forked from one that had worked with tables, and Polars' threads do not survive a fork, so it "

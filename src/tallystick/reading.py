@@ -33,7 +33,7 @@ from pydantic_core import ErrorDetails
 from tallystick.errors import ConfigError, printable
 from tallystick.storage import refuse_pipe
 
-_SHOWN_CHARACTERS = 60
+_SHOWN_CHARACTERS, LONG_DESCRIPTION = 60, 250
 MAX_FILE_BYTES = 1 << 20
 
 Role = Literal["label", "feature", "helper"]
@@ -401,6 +401,8 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
             lines.append(f"{key}.{tag} = {shown(wrong)}: is not known; {did_you_mean(str(wrong), tags)}")
         elif kind == "missing":
             needed = f"{place.choice} needs it; " if place.choice else ""
+            if about and len(about) > LONG_DESCRIPTION and (words := _words(place.kind)):
+                about = f"{about.partition(': ')[0]}; known here: {', '.join(words)}"
             lines.append(f"{key}: is missing{f'; {needed}it says: {about}' if about else ''}")
         elif kind == "literal_error" and (others := place.choices_with(name, value=problem["input"])):
             allowed = _allowed(kind, context, problem["msg"])
@@ -551,6 +553,12 @@ def _allows(field: FieldInfo, value: Any) -> bool:
     except ValidationError:
         return False
     return True
+
+
+def _words(kind: Any) -> list[str]:
+    """List the words that a type allows."""
+    parts = get_args(kind)
+    return [str(part) for part in parts] if get_origin(kind) is Literal else [word for part in parts for word in _words(part)]
 
 
 def _models(kind: Any) -> list[type[Model]]:

@@ -57,3 +57,20 @@ def test_every_way_has_its_sentence_and_a_feature_party_that_asks_those_of_score
     assert "bank answers any number of them: set a budget" in text
     bounded = serving_lines(contract("agreed-batch", serving={"questions_a_day": 500, "questions_a_day_per_row": 2}))
     assert "bank answers 500 rows a day (serving.questions_a_day) and 2 times a day for a row" in "\n".join(bounded)
+
+
+def test_a_missing_list_of_ways_is_said_in_one_readable_line():
+    """The whole description had 715 characters."""
+    with pytest.raises(ConfigError) as raised:
+        parse_contract(
+            {
+                "name": "served",
+                "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}},
+                "alignment": {"method": "intersection", "keys": [{"name": "id"}]},
+                "serving": {},
+            }
+        )
+    (line,) = str(raised.value).splitlines()
+    assert line.endswith(f"known here: {', '.join(WAYS)}")
+    assert "serving.ways: is missing; it says: allowed ways of asking" in line
+    assert len(line) < 250

@@ -13,7 +13,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
 from tallystick.job.log import Logbook
-from tallystick.machine import refuse_after_fork
+from tallystick.machine import require_polars_threads
 from tallystick.network.channel import Channel
 from tallystick.run_folder.folder import RunFolder
 from tallystick.tables.keys import Keys
@@ -32,7 +32,7 @@ EXPLORE = "explore"
 
 def check_process() -> None:
     """Raise ConfigError in a process in which a job would hang or compute other numbers than its peers expect."""
-    refuse_after_fork()
+    require_polars_threads()
     torch = sys.modules.get("torch")  # if it is not loaded, its settings are unchanged
     if torch is not None and torch.get_default_dtype() != torch.float32:
         raise ConfigError(

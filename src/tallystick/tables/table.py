@@ -20,6 +20,7 @@ import polars.selectors as cs
 from tallystick.config.party import PartyFile
 from tallystick.config.table import TABLE_SUFFIXES, TableConfig
 from tallystick.errors import DataError, StorageError
+from tallystick.machine import require_polars_threads
 from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
 from tallystick.tables.adbc import DriverError, read_by_driver, read_sqlite
@@ -141,6 +142,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = (), asks_for: Call
 
     Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
     """
+    require_polars_threads()
     if table.path is not None:
         source, frame = str(table.path), _read_files(table.path, table, text, asks_for)
     else:
