@@ -429,6 +429,38 @@ def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_c
     store.close()
 
 
+def test_a_table_that_cannot_be_read_is_said_once_and_so_is_its_end():
+    """Each look at a file that was broken once said so again."""
+    tables, said = [TABLE], []
+    store = TableStore(
+        snapshot(), read=lambda: snapshot(tables[-1]), signature=lambda: len(tables), refresh_s=3600, say=said.append
+    )
+    for other, line in (
+        (TABLE.drop("x"), "the table has changed and cannot be read; the former table stays in use: feature column 'x' is not"),
+        (TABLE.drop("id"), "the table has changed and cannot be read; the former table stays in use: key column 'id' is not"),
+        (TABLE, "the table can be read again, and has not changed"),
+        (TABLE.drop("x"), "the table has changed and cannot be read; the former table stays in use: feature column 'x' is not"),
+        (TABLE.with_columns(x=pl.col("x") + 1), "the table has changed and was read again"),
+    ):
+        tables.append(other)
+        for _ in range(3):
+            store.refresh()
+        assert len(said) == 1
+        assert said.pop().startswith(line)
+    store.close()
+
+
+def test_a_query_that_gives_its_rows_in_another_order_has_not_changed():
+    tables, said = [TABLE], []
+    store = TableStore(snapshot(), read=lambda: snapshot(tables[-1]), signature=object, refresh_s=3600, say=said.append)
+    for other in (TABLE.reverse(), TABLE.sample(fraction=1, shuffle=True, seed=1)):
+        tables.append(other)
+        store.refresh()
+        assert_same(store.find(KEYS), snapshot().find(KEYS))
+    assert said == []
+    store.close()
+
+
 def test_a_table_that_is_looked_at_each_time_is_said_to_have_changed_only_when_its_rows_have():
     """Like a query's answer, about which nothing says beforehand whether it changed."""
     tables, said = [TABLE], []

@@ -224,6 +224,10 @@ class PackedFeatures:
             self.file.require(place_B.numpy())
         return replace(self.packing.unpack(self.records_MR.index_select(0, place_B)), who_N=who_B)
 
+    def records_of(self, index_B: Tensor) -> Tensor:
+        """Pick rows, in the order of the index, as they are packed."""
+        return self.records_MR.index_select(0, self._places(index_B)[1])
+
     def announce(self, index_B: Tensor) -> None:
         """Announce rows that will be picked soon, so that they are read from a file in the background."""
         if self.file is not None:

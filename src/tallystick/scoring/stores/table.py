@@ -15,6 +15,8 @@ from tallystick.tables.features import PackedFeatures
 from tallystick.tables.keys import Keys, who_of
 from tallystick.tables.lazy_table import Frame
 
+COMPARED = 100_000  # rows that are compared at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
@@ -47,11 +49,21 @@ class Snapshot:
         return digest.hexdigest()
 
     def has_rows_of(self, other: "Snapshot") -> bool:
-        """Tell whether another snapshot has the same rows under the same keys."""
-        if self.places != other.places or self.packed is None or other.packed is None:
-            return self.places == other.places and self.packed is other.packed
-        pairs = [(self.packed.records_MR, other.packed.records_MR), (self.packed.place_M, other.packed.place_M)]
-        return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+        """Tell whether another snapshot has the same rows under the same keys, in any order: a query gives them in another one
+        each time.
+        """
+        if self.places.keys() != other.places.keys() or self.packed is None or other.packed is None:
+            return self.places.keys() == other.places.keys() and self.packed is other.packed
+        places = [torch.tensor(list(self.places.values())), torch.tensor([other.places[key] for key in self.places])]
+        for start in range(0, len(self.places), COMPARED):
+            here, there = (
+                snapshot.packed.records_of(place_N[start : start + COMPARED])
+                for snapshot, place_N in zip((self, other), places, strict=True)
+                if snapshot.packed is not None
+            )
+            if not torch.equal(here, there):
+                return False
+        return True
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look up keys."""
@@ -86,7 +98,7 @@ class TableStore:
     ) -> None:
         self._now, self._read, self._signature, self._say = first, read, signature, say
         self._refresh_s = refresh_s
-        self._seen = signature()
+        self._seen, self._trouble = signature(), ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tallystick-table", daemon=True)
         self._thread.start()
@@ -104,17 +116,24 @@ class TableStore:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read the table again if it has changed."""
+        """Read the table again if it has changed. A trouble that lasts is said once, and so is its end."""
         try:
             signature_now = self._signature()
-            if signature_now == self._seen:
+            if signature_now == self._seen and not self._trouble:
                 return
             before, self._now, self._seen = self._now, self._read(), signature_now
+        except TallystickError as error:
+            trouble = f"the table has changed and cannot be read; the former table stays in use: {error}"
+        except OSError as error:  # a file was removed between two checks
+            trouble = f"the table cannot be looked at ({error.strerror}); the former table stays in use"
+        except Exception as error:  # whatever the error is, the next check may succeed
+            trouble = f"the table has changed and cannot be read ({category_of(error)}); the former table stays in use"
+        else:
+            trouble = ""
             if not self._now.has_rows_of(before):  # a query runs each time, and most often its answer has not changed
                 self._say("the table has changed and was read again")
-        except TallystickError as error:
-            self._say(f"the table has changed and cannot be read; the former table stays in use: {error}")
-        except OSError as error:  # a file was removed between two checks
-            self._say(f"the table cannot be looked at ({error.strerror}); the former table stays in use")
-        except Exception as error:  # whatever the error is, the next check may succeed
-            self._say(f"the table has changed and cannot be read ({category_of(error)}); the former table stays in use")
+            elif self._trouble:
+                self._say("the table can be read again, and has not changed")
+        if trouble and trouble != self._trouble:
+            self._say(trouble)
+        self._trouble = trouble
