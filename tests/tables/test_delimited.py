@@ -55,7 +55,7 @@ def test_encodings_that_are_certain_need_no_key(tmp_path: Path, codec: str) -> N
 def test_other_encodings_are_named_and_the_error_says_how(tmp_path: Path, content: str, name: str) -> None:
     raw = content.encode("windows-1252")
     raw = gzip.compress(raw, 1) if name.endswith(".gz") else raw
-    with pytest.raises(DataError, match=r"is not text in utf-8; name its encoding .* such as `encoding: windows-1252`"):
+    with pytest.raises(DataError, match=r"is not text in utf-8; name its encoding .*: `encoding: windows-1252` fits its letters"):
         read(tmp_path, raw, path=name)
     found = read(tmp_path, raw, path=name, encoding="windows-1252")
     assert ",".join(map(str, found.row(-1))) == content.splitlines()[-1]

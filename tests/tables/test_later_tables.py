@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from tallystick.config.party import FeatureColumns, parse_party
+from tallystick.config.table import TableConfig
 from tallystick.errors import DataError, FeatureError
 from tallystick.tables.column_formats import as_form
 from tallystick.tables.doubtful_text import text_warning
@@ -19,7 +20,7 @@ from tallystick.tables.encoder import Encoder
 from tallystick.tables.extension import extended
 from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.profile import profile
-from tallystick.tables.table import read_party_table, read_rows
+from tallystick.tables.table import read_party_table, read_rows, read_table
 
 
 def csv(path: Path, name: str, cells: list[str], *, separator: str = ",") -> Path:
@@ -211,6 +212,12 @@ MOMENTS = [datetime(2020, 1, 1, 9, 5, 7) + timedelta(days=day) for day in range(
         ("numbers", [f"{7211 + 37 * number}.{number % 13}{'*' * (number % 5 == 0)}" for number in range(30)]),
         ("dates or times", [day.strftime("%d. %B %Y") for day in DAYS]),
         ("dates or times", [day.strftime("%Y.%m") for day in DAYS]),
+        ("dates or times", [f"{year}Q{quarter}" for year in range(2015, 2024) for quarter in (1, 2, 3, 4)]),
+        ("dates or times", [f"{year}h{half}" for year in range(2008, 2024) for half in (1, 2)]),
+        ("dates or times", [f"Q{quarter} {year}" for year in range(15, 24) for quarter in (1, 2, 3, 4)]),
+        ("dates or times", [f"{quarter}Q{year}" for year in range(15, 24) for quarter in (1, 2, 3, 4)]),
+        (None, [f"S{number}" for number in range(100, 400, 7)]),
+        (None, [f"{1000 + number * 37}M{number}" for number in range(30)]),
         ("dates or times", [day.strftime("%b-%y") for day in DAYS]),
         ("dates or times", [f"{number + 1} de noviembre de {day.year}" for number, day in enumerate(DAYS)]),
         ("dates or times", [f"{number + 1}. hein\u00e4kuuta {day.year}" for number, day in enumerate(DAYS)]),
@@ -224,6 +231,17 @@ MOMENTS = [datetime(2020, 1, 1, 9, 5, 7) + timedelta(days=day) for day in range(
         ("numbers", [chr(0x2460 + number) for number in range(20)]),
         ("numbers", [f"{number}x{number + 7}" for number in range(30)]),
         ("numbers", ["7 kg", "7 KG", *(f"{number} kg" for number in range(30))]),
+        ("numbers", [f"R{number * 37}.{number + 10}" for number in range(30)]),
+        ("numbers", [f"R{number + 1},{number * 7:03}" for number in range(10, 40)]),
+        ("numbers", [f"RM{number * 37}" for number in range(30)]),
+        ("numbers", [f"CHF{number}.50" for number in range(30)]),
+        ("numbers", [f"-USD{number}" for number in range(30)]),
+        ("numbers", [f"about {number * 3}" for number in range(30)]),
+        ("numbers", [f"less than {number}.5 kg" for number in range(30)]),
+        (None, [f"{'JKLM'[number % 4]}{number + 10}.{number % 10}0" for number in range(30)]),
+        (None, [f"R{number + 10}.{number % 10}" for number in range(30)]),
+        (None, [f"R{number // 9}.{number % 9}.{number % 5}" for number in range(30)]),
+        (None, [f"R{number}" for number in range(30)]),
         (None, [f"{number}A{number}" for number in range(30)]),
         (None, [f"Flat {number}" for number in range(30)]),
         (None, [f"AB-{number:03}" for number in range(30)]),
@@ -234,6 +252,43 @@ MOMENTS = [datetime(2020, 1, 1, 9, 5, 7) + timedelta(days=day) for day in range(
 def test_text_that_looks_like_times_or_numbers_is_said_and_names_are_not(kind, cells):
     said = text_warning(pl.Series("x", cells))
     assert said is None if kind is None else f"look like {kind}" in said
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([*"1234" * 10, "often"], "'often' in 1 row"),
+        ([*"1234" * 10, "x", "none here", "x"], "'none here', 'x' in 3 rows"),
+        ([*["1.5", "2", "2.5"] * 10, "often"], "'often' in 1 row"),
+        ([*["01", "02", "03"] * 10, "often"], None),  # codes
+        ([*"1234" * 10, *["often"] * 20], None),
+        ([*"1234" * 10, "4+"], None),
+        ([*"12" * 20, "often"], None),
+        ([*["red", "green"] * 10, "1"], None),
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_rare_word_beside_few_different_numbers_is_said_until_the_party_says_what_it_is(cells, said, ending, tmp_path):
+    """Beside many different numbers it marks a missing cell, and the column stays numbers."""
+    frame = pl.DataFrame({"id": range(len(cells)), "x": cells})
+    frame.write_csv(tmp_path / "t.csv")
+    frame.write_parquet(tmp_path / "t.parquet")
+
+    def lines(**table):
+        values = {"party": "a", "table": {"path": f"t.{ending}", **table}, "keys": {"id": "id"}}
+        party = parse_party(values, folder=tmp_path)
+        read = read_party_table(party)
+        encoder = Encoder.of_party(read, party, np.arange(len(cells)), numbers="plain")
+        found = [[line for line in each if "are numbers but" in line] for each in (encoder.notes, profile(read, party).warnings)]
+        assert found[0] == found[1]
+        return found[0]
+
+    assert [f"all its cells are numbers but {said}" in line for line in lines()] == ([True] if said else [])
+    words = sorted({cell for cell in cells if cell.isalpha() or " " in cell})
+    assert lines(missing_in={"x": words}) == lines(missing_in={"x": []}) == []
+    if said and ending == "csv":
+        read = read_table(TableConfig(path=tmp_path / "t.csv", missing_in={"x": words}, decimal="."))
+        assert read.schema["x"].is_numeric()
 
 
 @pytest.mark.parametrize("cell", ["1.{0}.3", "2.{0}.0", "{0}{0}-750"])

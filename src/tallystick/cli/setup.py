@@ -80,7 +80,8 @@ def init(
             from tallystick.errors import DataError
             from tallystick.reading import validate
             from tallystick.tables.column_guesses import guess_columns
-            from tallystick.tables.doubtful_text import digits_warning, text_warning
+            from tallystick.tables.doubtful_text import text_warning
+            from tallystick.tables.doubtful_times import digits_warning, times_warnings
             from tallystick.tables.profile import samples_of
             from tallystick.tables.table import read_table
 
@@ -99,8 +100,9 @@ def init(
                 column = frame.get_column(name)
                 samples = ", ".join(samples_of(column))
                 columns.append(f"{name}: {column.dtype}{f', such as {samples}' if samples else ', without a value'}")
-                warning = digits_warning(column) or text_warning(column) if name != guesses.key else None
-                columns += [warning] if warning is not None else []
+                if name != guesses.key:
+                    warning = digits_warning(column) or text_warning(column)
+                    columns += [*([warning] if warning is not None else []), *times_warnings(column)]
             place = table if table.is_absolute() else Path(os.path.relpath(table, folder))
             request = replace(request, columns=guesses, table=place)
         make_folders(folder)

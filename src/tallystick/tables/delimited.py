@@ -11,10 +11,10 @@ import io
 import itertools
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, TextIO, cast
@@ -27,6 +27,7 @@ from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
 from tallystick.tables.arrow import every_column
+from tallystick.tables.encodings import likely_encodings
 from tallystick.tables.file_kinds import refuse_other_kind
 from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
 from tallystick.tables.names import require_usable
@@ -59,6 +60,7 @@ SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's line before the he
 SEPARATORS = (",", ";", "\t", "|")
 UTF_8 = "utf-8-sig"  # with or without its mark
 SAMPLE_LINES = 50
+ENCODING_SAMPLE = 4096  # bytes of lines from which the encoding is judged
 SAMPLE_CELLS = 1000
 MOST_CHARACTERS = 1 << 22  # length of a header, or of one of the first lines
 MOST_OF_A_CELL = (1 << 31) - 1  # characters: Polars has no limit, and Python's own is 131,072
@@ -77,8 +79,20 @@ WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
 LONG = r"^\s*[+-]?[0-9]{1,38}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
 CODE_LIKE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"  # 12E4: a number with an exponent, or a code
-DIGITS_OF_CODE = r"^\s*(\+?0[0-9]{2,}|\+[0-9]{7,})\s*$"  # 01067 and +4930123456: a number, or a code
+DIGITS_OF_CODE = r"^\s*(\+?0[0-9]{2,}|\+[0-9]{7,}|0[0-9]+[.,][0-9]+)\s*$"  # 01067, +4930123456, 01.10: a number, or a code
 FORMULA = r'^\s*="([^"]*)"\s*$'
+DOUBTS = {
+    "first row": "the first row differs from all others in column {columns}, like a row of units or types below the header; "
+    "remove it, or each of its cells becomes a category",
+    "exponent": "cells such as 12E4 are read as numbers, here 120000, in column {columns}; if they are codes, list the column "
+    "under features.categorical",
+    "formula": 'cells such as ="01067" (text as Excel writes it) are read as the text in quotes in column {columns}',
+    "code": "cells of digits with a leading zero or plus sign, such as 01067, 01.10 or +493012345, are read as numbers in column "
+    "{columns}; if they are codes, list the column under features.categorical",
+    "version": "cells such as 1.10 beside ones such as 1.1 are read as the same number in column {columns}; list a column of "
+    "versions under features.categorical",
+}
+"""What is said about columns whose cells may not be what they are read as."""
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
@@ -122,6 +136,8 @@ def read_delimited(
 ) -> LazyTable:
     """Read files of the same columns as one table, with the rows in the files' order.
 
+    Polars reads what is certainly a number; all other columns come as text, whose cells show what else they are.
+
     Args:
         paths: at least one file, plain or gzipped.
         form: separator, encoding and decimal sign if the party file names them.
@@ -134,145 +150,136 @@ def read_delimited(
     for path in paths:
         refuse_other_kind(path)
     separator = form.separator or _separator(paths[0], form.encoding)
+    _require_same_columns(paths, form.encoding, separator, asks_for)
+    with scratch_folder() as folder:
+        files = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
+        idle = {name for file in files for name in file.names if not asks_for(name) and not file.has_no_name(name)} - set(text)
+        # Columns with named marks are read as text, because a mark may look like a number
+        marked = set(files[0].names if form.missing is not None else form.missing_in)
+        as_read = set(text) | idle | marked & set(files[0].names)
+        table, mixed = _read_all(files, separator, as_read, folder)
+        _refuse_headers(table, files[0], paths[0])
+        looks, signs = dict[str, _Look](), set[str]()
+        for name in (name for name, kind in table.schema.items() if kind == pl.String):
+            column = table.get_column(name)
+            signs |= {sign for sign in "\n\0" if column.str.contains(sign, literal=True).any()}
+            if name not in idle:
+                looks[name] = _looked(column, form)
+        notes = _line_notes(table, files, separator, signs)
+        convertible = {name for name, look in looks.items() if name not in text and not look.has_formula}
+        decimal, either_way = form.decimal, ""
+        if decimal is None:
+            idle_looks = (_looked(table.get_column(name), form) for name in idle if table.schema[name] == pl.String)
+            cells = {name: looks[name] for name in convertible}
+            decimal, either_way = _decimal(table, cells, idle_looks, set(text), files, separator, folder)
+        if decimal == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
+            # Polars took points between thousands for decimal signs
+            table, _ = _read_all(files, separator, as_read | mixed | pointed, folder)
+            looks |= {name: _looked(table.get_column(name), form) for name in pointed}
+            convertible |= pointed
+            if wrong := [name for name in sorted(pointed) if looks[name].readings and "," not in looks[name].readings]:
+                raise DataError(
+                    f'{paths[0]}: column {wrong[0]!r} has decimal points, but the decimal sign is ","; check table.decimal'
+                )
+        doubts = _doubtful_numbers(table, files, separator)
+    typed = list[pl.Expr]()
+    for name, kind in table.schema.items():
+        if kind.is_float() and table.get_column(name).is_nan().any():
+            typed.append(cs.by_name(name).as_expr().fill_nan(None))
+    marks = _Marks()
+    first_cells = table.source.select(cs.by_name(*looks)).head(1).collect() if looks else pl.DataFrame()
+    types = {cell.name for cell in first_cells if len(cell) and TYPE_NAME.fullmatch((cell.item() or "").strip())}
+    for name, look in looks.items():
+        column = table.get_column(name)
+        if name in convertible and (numbers_or_times := _typed(column, look, decimal or ".")) is not None:
+            typed.append(numbers_or_times)
+            marks.add(name, look, form, stays_text=False)
+            if (decimal or ".") in look.readings:
+                doubts["exponent"] += [name] * look.has_exponent
+                for doubt in _spelling_doubts(_unmarked(column.str.strip_chars(), look.marks)):
+                    doubts[doubt].append(name)
+            continue
+        # A single type's name may be a value
+        if name in convertible and ((len(types) > 1 and name in types) or _has_odd_first(column)):
+            doubts["first row"].append(name)
+        if look.has_formula:
+            doubts["formula"].append(name)
+        if look.words or look.has_formula:
+            text_cells = cs.by_name(name).as_expr()
+            typed.append(_without(text_cells.str.replace(FORMULA, "$1") if look.has_formula else text_cells, look.words))
+        marks.add(name, look, form, stays_text=True)
+    notes += [either_way] if either_way else []
+    for doubt, note in DOUBTS.items():
+        notes += [note.format(columns=", ".join(map(repr, sorted(doubts[doubt]))))] if doubts[doubt] else []
+    read = LazyTable(
+        table.source.with_columns(typed),
+        held=table.held,
+        decimal=decimal,
+        missing=marks.missing,
+        notes=(*notes, *marks.notes(form)),
+    )
+    return _without_counts(read, files[0], paths[0], asks_for)
+
+
+def _require_same_columns(paths: Sequence[Path], encoding: str | None, separator: str, asks_for: Callable[[str], bool]) -> None:
+    """Raise DataError, naming the file, for a header with unusable names, or with other names than the first file's."""
+    first: list[str] | None = None
     for path in paths:
-        header, _ = _with_names(_header(path, form.encoding, separator))
+        header, _ = _with_names(_header(path, encoding, separator))
         require_usable(header, source=str(path))
-        first, _ = _with_names(_header(paths[0], form.encoding, separator)) if path != paths[0] else (header, ())
+        first = first or header
         if odd := sorted(name for name in set(header) ^ set(first) if asks_for(name)):
             other = ", ".join(map(repr, odd))
             raise DataError(
                 f"{path}: has other columns than {paths[0]}: {other} in only one of them; the files of one table must agree"
             )
-    marked = set(form.missing_in)  # read as text, because a mark may look like a number
-    with scratch_folder() as folder:
-        plain = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
-        if form.missing is not None:
-            marked |= set(plain[0].names)
-        idle = {name for file in plain for name in file.names if not asks_for(name) and not file.has_no_name(name)} - set(text)
-        as_read = set(text) | idle | marked & set(plain[0].names)
-        table, mixed = _read_all(plain, separator, as_read, folder)
-        _refuse_headers(table, plain[0], paths[0])
-        of_excel = set[str]()
-        for name in (name for name, kind in table.schema.items() if kind == pl.String):
-            column = table.get_column(name)
-            if name not in idle and column.str.contains('="', literal=True).any() and column.str.contains(FORMULA).any():
-                of_excel.add(name)
-        looks, has_breaks, has_nul = dict[str, _Look](), False, False
-        for name in (name for name, kind in table.schema.items() if kind == pl.String):
-            column = table.get_column(name)
-            if name not in idle:
-                looks[name] = _looked(column, form)
-            if column.str.contains(r"[\n\x00]").any():
-                has_breaks |= bool(column.str.contains("\n", literal=True).any())
-                has_nul |= bool(column.str.contains("\0", literal=True).any())
-        for file in plain if has_nul else ():
-            with file.text.open("rb") as raw:
-                _refuse_nul(any(b"\0" in piece for piece in iter(partial(raw.read, COPIED_BYTES), b"")), file.path)
-        for file in plain if has_breaks else ():
-            _check_quotes(file.text, separator, file.path)
-        short = tuple(
-            f"{file.path}: {line} instead of {len(file.names)}, and so may others; their last columns count as missing, "
-            "because Excel leaves out empty cells; but a file that was not written to the end looks the same"
-            for file in plain
-            if table.get_column(file.names[-1]).null_count()  # otherwise no line is short
-            and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
-        )
-        cells = {name: look for name, look in looks.items() if name not in text and name not in of_excel}
-        decimal_sign, either_way = form.decimal, ""
-        if decimal_sign is None:
-            idle_cells = (_looked(table.get_column(name), form) for name in idle if table.schema[name] == pl.String)
-            decimal_sign, either_way = _decimal(table, cells, idle_cells, set(text), plain, separator, folder)
-        if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
-            table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
-            looks |= {name: _looked(table.get_column(name), form) for name in pointed}
-            cells |= {name: looks[name] for name in pointed}
-            for name in sorted(pointed):
-                if cells[name].readings and "," not in cells[name].readings:
-                    raise DataError(
-                        f'{paths[0]}: column {name!r} has decimal points, but the decimal sign is ","; check table.decimal'
-                    )
-        floats = {name for name, kind in table.schema.items() if kind.is_float()}
-        # Among whole numbers, those with a cell such as 12E4 may be codes
-        exponents: tuple[str, ...] = ()
-        if whole := {name for name in floats if _is_whole(table.get_column(name))}:
-            has_code = [
-                file.scan(separator, file.names).select(cs.by_name(*whole).str.contains(CODE_LIKE).any()) for file in plain
-            ]
-            any_file = pl.concat(has_code).collect(engine="streaming")
-            exponents = tuple(name for name in any_file.columns if any_file.get_column(name).any())
-        codes: tuple[str, ...] = ()
-        if whole := {name for name, kind in table.schema.items() if kind.is_integer()}:
-            head = plain[0].scan(separator, plain[0].names).head(LOOKED_AT)
-            has_zero = head.select(cs.by_name(*whole).str.contains(DIGITS_OF_CODE).any()).collect()
-            codes = tuple(name for name in has_zero.columns if has_zero.get_column(name).any())
-        versions: tuple[str, ...] = ()
-        if short_numbers := {name for name in floats - whole if _have_few_digits(table.get_column(name), least=0)}:
-            head = plain[0].scan(separator, plain[0].names).head(LOOKED_AT).select(cs.by_name(*short_numbers))
-            for cells_of in (each.str.strip_chars().drop_nulls().unique() for each in head.collect()):
-                longer = cells_of.filter(cells_of.str.contains(r"^[0-9]+\.[1-9]+0$"))
-                if longer.str.strip_suffix("0").is_in(cells_of.implode()).any():
-                    versions += (cells_of.name,)
-    decimal, typed = decimal_sign or ".", []
-    numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
-    below_header: list[str] = []
-    first_cells = {name: table.get_column(name).head(1).to_list() for name in looks}
-    types = {name for name, cell in first_cells.items() if cell and cell[0] is not None and TYPE_NAME.fullmatch(cell[0].strip())}
-    for name, kind in table.schema.items():
-        look = looks.get(name)
-        if kind.is_float() and table.get_column(name).is_nan().any():
-            typed.append(cs.by_name(name).as_expr().fill_nan(None))
-        if look is None:
-            continue
-        if name in cells and (typed_column := _typed(table.get_column(name), look, decimal)) is not None:
-            typed.append(typed_column)
-            exponents += (name,) if look.has_exponent and decimal in look.readings else ()
-            codes += (name,) if look.has_code else ()
-            numbers |= {name: look.marks} if look.marks else {}
-            own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
-            missing |= {name: tuple(sorted(own))} if own else {}
-            continue
-        is_type = len(types) > 1 and name in types  # a single such word may be a value
-        below_header += [name] if name in cells and (is_type or _has_odd_first(table.get_column(name))) else []
-        of_text |= {name: form.missing_in.get(name, NULL_WORDS if form.missing is None else form.missing)}
-        plain_cells = cs.by_name(name).as_expr()
-        if name in of_excel:
-            plain_cells = plain_cells.str.replace(FORMULA, "$1")
-        if look.words or name in of_excel:
-            typed.append(_without(plain_cells, look.words))
-        words |= {name: look.words} if look.words else {}
-        doubtful |= {name: look.doubtful} if look.doubtful else {}
-    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing | of_text)
-    notes = [*short, *(file.doubt for file in plain if file.doubt), *([either_way] if either_way else [])]
-    if below_header:
-        columns = ", ".join(map(repr, below_header))
-        notes.append(
-            f"the first row differs from all others in column {columns}, like a row of units or types below the header; "
-            "remove it, or each of its cells becomes a category"
-        )
-    if exponents:
-        columns = ", ".join(map(repr, exponents))
-        notes.append(
-            f"cells such as 12E4 are read as numbers, here 120000, in column {columns}; if they are codes, list the column "
-            "under features.categorical"
-        )
-    if of_excel:
-        columns = ", ".join(map(repr, sorted(of_excel)))
-        notes.append(f'cells such as ="01067" (text as Excel writes it) are read as the text in quotes in column {columns}')
-    if codes:
-        columns = ", ".join(map(repr, codes))
-        notes.append(
-            f"cells of digits with a leading zero or plus sign, such as 01067 or +493012345, are read as numbers in column "
-            f"{columns}; if they are codes, list the column under features.categorical"
-        )
-    if versions:
-        columns = ", ".join(map(repr, versions))
-        notes.append(
-            f"cells such as 1.10 beside ones such as 1.1 are read as the same number in column {columns}; list a column of "
-            "versions under features.categorical"
-        )
-    return _without_counts(
-        replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, doubtful, form))), plain[0], paths[0], asks_for
-    )
+
+
+def _line_notes(table: LazyTable, files: Sequence["_Plain"], separator: str, signs: Collection[str]) -> list[str]:
+    """Describe lines that lack cells, and files whose named encoding may be wrong.
+
+    ``signs`` says whether cells have line breaks or NUL characters. Raises DataError for NUL bytes, and for quotes that break
+    the format: then a cell has line breaks.
+    """
+    for file in files if "\0" in signs else ():
+        with file.text.open("rb") as raw:
+            _refuse_nul(any(b"\0" in piece for piece in iter(partial(raw.read, COPIED_BYTES), b"")), file.path)
+    for file in files if "\n" in signs else ():
+        _check_quotes(file.text, separator, file.path)
+    short = [
+        f"{file.path}: {line} instead of {len(file.names)}, and so may others; their last columns count as missing, "
+        "because Excel leaves out empty cells; but a file that was not written to the end looks the same"
+        for file in files
+        if table.get_column(file.names[-1]).null_count()  # otherwise no line is short
+        and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
+    ]
+    return short + [file.doubt for file in files if file.doubt]
+
+
+def _doubtful_numbers(table: LazyTable, files: Sequence["_Plain"], separator: str) -> defaultdict[str, list[str]]:
+    """Find the columns that Polars read as numbers, and whose cells may be codes by the way they are written."""
+    doubts = defaultdict[str, list[str]](list)
+    floats = {name for name, kind in table.schema.items() if kind.is_float()}
+    if whole := {name for name in floats if _is_whole(table.get_column(name))}:
+        # Look through all lines, because a single cell such as 12E4 makes whole numbers floating point
+        has_code = [file.scan(separator, file.names).select(cs.by_name(*whole).str.contains(CODE_LIKE).any()) for file in files]
+        any_file = pl.concat(has_code).collect(engine="streaming")
+        doubts["exponent"] = [name for name in any_file.columns if any_file.get_column(name).any()]
+    short = {name for name in floats - whole if _have_few_digits(table.get_column(name), least=0)}
+    if written := short | {name for name, kind in table.schema.items() if kind.is_integer()}:
+        head = files[0].scan(separator, files[0].names).head(LOOKED_AT).select(cs.by_name(*written))
+        for cells in head.collect():
+            for doubt in _spelling_doubts(cells.str.strip_chars().drop_nulls()):
+                doubts[doubt].append(cells.name)
+    return doubts
+
+
+def _spelling_doubts(cells: pl.Series) -> list[str]:
+    """List what numbers may be by the way they are written: codes, or versions such as 1.10, which is not 1.1."""
+    longer = cells.filter(cells.str.contains(r"^[0-9]+\.[1-9]+0$")).unique()
+    is_version = len(longer) > 0 and bool(longer.str.strip_suffix("0").is_in(cells.implode()).any())
+    is_code = bool(cells.str.contains(DIGITS_OF_CODE).any())
+    return ["code"] * is_code + ["version"] * is_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,8 +291,8 @@ class _Look:
     words: tuple[str, ...]  # if it stays text
     doubtful: tuple[str, ...]  # if it stays text: these stay categories, but may mean a missing cell
     foreign: bool = False  # some cells have digits or signs beyond ASCII
+    has_formula: bool = False  # some cells are text as Excel writes it
     has_exponent: bool = False
-    has_code: bool = False
     has_comma: bool = False
     has_point: bool = False
 
@@ -298,8 +305,9 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     doubtful = tuple(sorted(set(_among(stripped, DOUBTFUL)) - set(words))) if marks_of_column is None else ()
     sample = _unmarked(stripped.head(SAMPLE_CELLS), marks)
     readings = _readings(sample) or _readings(sample.filter(~sample.str.contains(A_WORD)))
-    if not readings and (len(column) <= SAMPLE_CELLS or len(sample)):
-        return _Look(readings=frozenset(), marks=(), words=words, doubtful=doubtful)
+    has_formula = bool(column.str.contains('="', literal=True).any()) and bool(column.str.contains(FORMULA).any())
+    if has_formula or (not readings and (len(column) <= SAMPLE_CELLS or len(sample))):
+        return _Look(readings=frozenset(), marks=(), words=words, doubtful=doubtful, has_formula=has_formula)
     cells = _unmarked(stripped, marks)
     others: tuple[str, ...] = ()
     if "boolean" not in readings and column.name not in form.missing_in:
@@ -322,7 +330,6 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
         has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
         has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
         has_exponent=bool(fitting) and bool(cells.str.contains(CODE_LIKE).any()),
-        has_code=LONG_NUMBERS in fitting and bool(cells.str.contains(DIGITS_OF_CODE).any()),
     )
 
 
@@ -373,44 +380,57 @@ def _is_foreign(cells: pl.Series) -> bool:
     return bool(cells.str.contains(FOREIGN).any())
 
 
-def _marks_notes(
-    numbers: dict[str, tuple[str, ...]],
-    own: dict[str, tuple[str, ...]],
-    words: dict[str, tuple[str, ...]],
-    doubtful: dict[str, tuple[str, ...]],
-    form: TableConfig,
-) -> tuple[str, ...]:
-    """Say which words counted as missing cells, in columns of ``numbers`` and in columns of text.
+@dataclass(kw_only=True)
+class _Marks:
+    """Words of each column that mark a missing cell, or may mark one."""
 
-    Words of ``own`` count only in their own column. Words of ``doubtful`` stay categories of their columns.
-    """
-    notes = []
-    known = {name: rest for name, marks in numbers.items() if (rest := tuple(sorted(set(marks) - set(own.get(name, ())))))}
-    if known:
-        notes.append(
-            f"cells that count as missing: {_listed(known)} (table.missing names more such words; list a column of codes under "
-            "features.categorical)"
-        )
-    if own:
-        notes.append(
-            f"words that count as missing cells, because all other cells of the column are numbers or times: {_listed(own)}; if "
-            f"they are values, keep them by table.missing_in: {{{next(iter(own))}: []}}, or list the column under "
-            "features.categorical; if they are not, name them under table.missing"
-        )
-    if words and form.missing is None:
-        first = next(iter(words))
-        notes.append(
-            f"text cells that count as missing: {_listed(words)}; if one of them is a value, list the words for a missing "
-            f"cell of its column, such as table.missing_in: {{{first}: []}}"
-        )
-    if doubtful:
-        first, marks = next(iter(doubtful.items()))
-        listed = ", ".join(map(repr, marks))
-        notes.append(
-            f"text cells that stay values but may mean a missing cell: {_listed(doubtful)}; if they do, write "
-            f"table.missing_in: {{{first}: [{listed}]}}; if they do not, write table.missing_in: {{{first}: []}}"
-        )
-    return tuple(notes)
+    of_numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)  # marks that are known
+    own: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other words beside numbers, which mark missing cells, too
+    of_text: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    doubtful: dict[str, tuple[str, ...]] = field(default_factory=dict)  # words that stay categories
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # words that later tables have, too
+
+    def add(self, name: str, look: _Look, form: TableConfig, *, stays_text: bool) -> None:
+        """Add the words of a column."""
+        named = form.missing_in.get(name, form.missing)
+        if stays_text:
+            self.missing[name] = NULL_WORDS if named is None else named
+            self.of_text |= {name: look.words} if look.words else {}
+            self.doubtful |= {name: look.doubtful} if look.doubtful else {}
+            return
+        if own := tuple(sorted(set(look.marks) - set(MARKS) - set(named or ()))):
+            self.own[name] = self.missing[name] = own
+        if known := tuple(mark for mark in look.marks if mark not in own):
+            self.of_numbers[name] = known
+
+    def notes(self, form: TableConfig) -> list[str]:
+        """Say which words counted as missing cells, and which may mean them."""
+        notes = []
+        if self.of_numbers:
+            notes.append(
+                f"cells that count as missing: {_listed(self.of_numbers)} (table.missing names more such words; list a column of "
+                "codes under features.categorical)"
+            )
+        if self.own:
+            notes.append(
+                "words that count as missing cells, because all other cells of the column are numbers or times: "
+                f"{_listed(self.own)}; if they are values, keep them by table.missing_in: {{{next(iter(self.own))}: []}}, or "
+                "list the column under features.categorical; if they are not, name them under table.missing"
+            )
+        if self.of_text and form.missing is None:
+            first = next(iter(self.of_text))
+            notes.append(
+                f"text cells that count as missing: {_listed(self.of_text)}; if one of them is a value, list the words for a "
+                f"missing cell of its column, such as table.missing_in: {{{first}: []}}"
+            )
+        if self.doubtful:
+            first, marks = next(iter(self.doubtful.items()))
+            listed = ", ".join(map(repr, marks))
+            notes.append(
+                f"text cells that stay values but may mean a missing cell: {_listed(self.doubtful)}; if they do, write "
+                f"table.missing_in: {{{first}: [{listed}]}}; if they do not, write table.missing_in: {{{first}: []}}"
+            )
+        return notes
 
 
 def _listed(columns: dict[str, tuple[str, ...]]) -> str:
@@ -691,10 +711,33 @@ def _separator_line(stream: TextIO) -> str | None:
 
 
 def _other_encoding(path: Path, codec: str) -> DataError:
-    name = "utf-8" if codec == UTF_8 else codec
-    return DataError(
-        f"{path}: is not text in {name}; name its encoding under table in the party file, such as `encoding: windows-1252`"
-    )
+    """Say that a file is in another encoding, and propose those that its letters fit."""
+    name, sample, wrong = "utf-8" if codec == UTF_8 else codec, bytearray(), list[int]()
+    with _binary(path) as lines:
+        others = 0
+        for number, line in enumerate(iter(partial(lines.readline, MOST_CHARACTERS), b""), 1):
+            if line.isascii():
+                continue
+            try:
+                line.decode(codec)
+                others += 1
+            except UnicodeError:
+                sample += line
+                wrong.append(number)
+            if len(sample) >= ENCODING_SAMPLE:
+                break
+    if codec == UTF_8 and others > len(wrong):
+        return DataError(
+            f"{path}: is not text in {name} from line {wrong[0]} on, but other lines are, as if files of two encodings had been "
+            f"joined; write them all in {name}"
+        )
+    fitting = likely_encodings(bytes(sample[:ENCODING_SAMPLE]))
+    advice = f"`encoding: {fitting[0]}` fits its letters" if fitting else "ask for it where the file was written"
+    if len(fitting) > 1:
+        advice = (
+            f"its letters fit {', '.join(f'`encoding: {each}`' for each in fitting)}; look at some names in what `check` shows"
+        )
+    return DataError(f"{path}: is not text in {name}; name its encoding under table in the party file: {advice}")
 
 
 def _header(path: Path, encoding: str | None, separator: str) -> list[str]:

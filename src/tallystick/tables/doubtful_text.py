@@ -6,9 +6,11 @@ import polars as pl
 
 from tallystick.config.party import PartyFile
 from tallystick.tables.delimited import DOUBTFUL
+from tallystick.tables.doubtful_times import foreign_year
+from tallystick.tables.encodings import true_encodings
 from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.normalise import UNSEEN
-from tallystick.tables.times import likely_formats, read_times
+from tallystick.tables.times import likely_formats
 
 NUMBER_LIKE = (
     r"^([^\w]{0,4}|\p{L}{1,3}(\p{Sc}|\.)?[ \u00a0]|\p{L}{1,3}\p{Sc})"  # such as €, EUR and US$
@@ -18,13 +20,13 @@ NUMBER_LIKE = (
 )
 DATE_LIKE = (
     r"^\s*(\p{L}{2,10}\.?,? )?(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{2,4}[./-]\d{1,2}[./-]\d{1,4}"
-    r"|(1[5-9]|2\d)\d{2}[./-](0?[1-9]|1[0-2])"
-    r"|(0?[1-9]|1[0-2])[./-](1[5-9]|2\d)\d{2}"
+    r"|(1[5-9]|2\d)\d{2}[./_ -](0?[1-9]|1[0-2])"
+    r"|(0?[1-9]|1[0-2])[./_ -](1[5-9]|2\d)\d{2}"
     r"|\d{1,2}(st|nd|rd|th|er|[\u00ba\u00aa])?[ ./-]{0,2}(de |of |d')?\p{L}{3,14}\.?[ ,./-]*(de |del |of )?\d{2,4}"
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*"
     r"|\p{L}{3,14}\.? \d{1,2}(st|nd|rd|th)?,?( \d{4}|\d{4}| \d{1,2}:.*)"
     r"|(1[5-9]|2\d)\d{2}-[0-3]\d{2}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}(-?\d)?"
-    r"|[QTS]\d[ /-]?\d{2,4}"
+    r"|(19|20)\d{2}[-: ]?[MQWHmqwh]\d{1,2}|[QTSqHh][1-4]([ /-]\d{2}|[ /-]?(19|20)\d{2})|[1-4][Qq][ /-]?(19|20)?\d{2}"
     r"|(\p{L}{1,2} ?)?\d{1,4} ?[年년] ?\d{1,2} ?[月월]( ?\d{1,2} ?[日일])?)([Tt, ]+\d.*)?\s*$"
 )
 CLOCK_LIKE = r"^\s*\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?\s*$"
@@ -34,6 +36,8 @@ _MONTH = (
     r"|aug|ao\u00fbt|ago|sep|sept|set|oct|okt|ott|out|nov|dec|dez|d\u00e9c|dic)\.?"
 )
 MONTH_DATE = rf"^\s*(\d{{1,2}}\.?[-. /]{_MONTH}|{_MONTH}[-. /]\d{{1,4}})\s*$"  # 13-Aug and Aug-13, as a spreadsheet shows a date
+WHOLE_DATE = r"\d{4}|\d{2}\D\d{2}\D\d{2}"  # 1.2.3 is rather a version
+FOUR_DIGITS = r"(?:^|\D)(\d{4})(?:\D|$)"
 ISO_DAY = r"^\s*\d{4}-\d{2}-\d{2}([T ]00:00(:00)?)?\s*$"
 RANGE = r"^\s*\d{1,3}\s*[-\u2013/]\s*\d{1,3}\s*$"  # 8-13 and 1/3
 CODE = r"^\s*\p{L}{1,6}[-_. ]?\d{1,3}\p{L}?\s*$"  # SEPT2 and MARCH1, which are genes
@@ -56,19 +60,26 @@ FALSE = frozenset(
     ]
 )
 """Spellings of true and false, in lower case."""
-FOREIGN_RUN = "[\u00a1-\u00ff\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192]{4,}"  # no Latin word has so many
-DIGIT_DATES = {
-    6: ("%Y%m", "%y%m%d", "%d%m%y"),
-    7: ("%Y%j",),
-    8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"),
-    12: ("%Y%m%d%H%M",),
-    14: ("%Y%m%d%H%M%S",),
-}
-"""Dates of digits alone, by the number of their digits."""
-YEARS, LAST_YEAR = (1900, 2100), 9999
+PLAIN_NUMBER = r"^[+-]?([1-9]\d*|0)([.,]\d+)?$"  # not 01, which is a code
+MOST_WORDS, FEWEST_DIFFERENT, RARE_WORDS = 5, 3, 0.1
+"""How many words beside how many different numbers are said, and in which share of the cells."""
 FEWEST_NUMBERS = 20  # from this many different cells such a column may hold numbers
 LOOKED_AT = 100_000  # greatest number of distinct cells that are checked
-SAMPLED = 1000  # greatest number of cells that are checked for a wrong encoding
+SAMPLED, MOST_READ = 1000, 4000  # greatest number of cells, and of their characters, that are checked for a wrong encoding
+
+
+_SIGNS_OF_MONEY = (
+    r"RM|Rp\.?|Rs\.?|US|USD|EUR|GBP|CHF|JPY|CNY|INR|RMB|AUD|CAD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|kr\.?"
+    r"|K\u010d|z\u0142|Ft|Fr\.?|S/\.?"
+)
+_MONEY = r"(\d{1,3}([,.' ]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{2})"
+MONEY = rf"^\s*-?(({_SIGNS_OF_MONEY})-?({_MONEY}|\d+)|\p{{L}}{{1,3}}\.?-?{_MONEY})\s*$"  # USD5, CHF12.50, R1,500; R10 is a code
+BEFORE_NUMBER = r"^\s*-?([^\d-]+)"
+ABOUT = (
+    r"^\s*(?i:about|approx\.?|approximately|circa|over|under|above|below|almost|nearly|less than|more than|at least|at most|up to"
+    r"|ungef\u00e4hr|etwa|\u00fcber|unter|bis|mehr als|weniger als|environ|plus de|moins de|m\u00e1s de|menos de)"
+    r"\s+\d[\d.,' ]*\S{0,8}\s*$"
+)
 
 
 def text_warning(column: pl.Series) -> str | None:
@@ -89,6 +100,11 @@ def text_warning(column: pl.Series) -> str | None:
             f"column {column.name!r}: {twins} of its {len(cells)} distinct cells differ from another one only in spaces, case, "
             "quotes or the codes of a letter, but each is a category of its own; if that is wrong, give them the same spelling "
             "in the table"
+        )
+    if 1 < len(cells) < FEWEST_NUMBERS and cells.str.contains(WHOLE_DATE).all() and likely_formats(cells):
+        return (
+            f"column {column.name!r}: its cells look like dates or times, but each becomes a category; {dates_mend(column)}, or "
+            "list the column under features.categorical if categories are right"
         )
     words = set(plainly(cells).to_list()) if len(cells) < FEWEST_NUMBERS else set()
     if words <= TRUE | FALSE and words & TRUE and words & FALSE and len(words) > 2:
@@ -113,7 +129,9 @@ def _type_warning(column: pl.Series, cells: pl.Series) -> str | None:
             f"column {column.name!r}: most of its distinct cells look like dates or times, but each becomes a category; "
             f"{dates_mend(column)}, or list the column under features.categorical if categories are right"
         )
-    if _most(plain, NUMBER_LIKE):
+    # Different letters before numbers are codes, such as J45.90
+    is_money = _most(plain, MONEY) and plain.str.extract(BEFORE_NUMBER).n_unique() == 1
+    if _most(plain, NUMBER_LIKE) or is_money or _most(plain, ABOUT):
         return (
             f"column {column.name!r}: most of its distinct cells look like numbers, but each becomes a category; convert it to "
             "numbers (name words for a missing cell under table.missing and the decimal sign under table.decimal, remove units), "
@@ -148,8 +166,8 @@ def encoding_warning(column: pl.Series) -> str | None:
         shown = "replacement characters in place of letters"
     elif any(map(_is_read_twice, cells.filter(cells.str.contains("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]")).head(SAMPLED))):
         shown = "text such as K\u00c3\u00b6ln for K\u00f6ln"
-    elif _is_other_script(cells.filter(cells.str.contains("[^\\x00-\x7f]")).head(SAMPLED)):
-        shown = "text such as \u00cc\u00ee\u00f1\u00ea\u00e2\u00e0 for \u041c\u043e\u0441\u043a\u0432\u0430"
+    elif others := true_encodings("\n".join(cells.filter(cells.str.contains("[^\\x00-\x7f]")).head(SAMPLED))[:MOST_READ]):
+        shown = f"letters in unlikely places, which are likely text in {' or '.join(others)}"
     else:
         return None
     return (
@@ -164,12 +182,6 @@ def _is_read_twice(cell: str) -> bool:
         return cell.encode("cp1252").decode("utf-8") != cell
     except UnicodeError:
         return False
-
-
-def _is_other_script(cells: pl.Series) -> bool:
-    """Tell whether most of these cells, which have letters beyond ASCII, hold runs of them as a wrong encoding makes."""
-    runs = [set(run) for run in cells.str.extract_all(FOREIGN_RUN).explode().drop_nulls().to_list()]
-    return 2 * sum(len(run) > 2 for run in runs) > len(cells)
 
 
 def spreadsheet_warning(column: pl.Series) -> str | None:
@@ -196,6 +208,31 @@ def spreadsheet_warning(column: pl.Series) -> str | None:
     )
 
 
+def rare_words_warning(column: pl.Series, party: PartyFile) -> str | None:
+    """Warn about a few words among numbers so few that they may be codes, for which the column becomes one of categories."""
+    if column.dtype != pl.String or (party.table is not None and column.name in party.table.missing_in):
+        return None
+    counts = column.drop_nulls().str.strip_chars().value_counts()
+    cells = counts.get_column(column.name)
+    is_number = cells.str.contains(PLAIN_NUMBER)
+    words = counts.filter(~is_number)
+    if (
+        not 0 < words.height <= MOST_WORDS
+        or is_number.sum() < FEWEST_DIFFERENT
+        or cells.filter(~is_number).str.contains(r"\d").any()
+    ):
+        return None
+    rows, others = int(words.get_column("count").sum()), int(counts.filter(is_number).get_column("count").sum())
+    if rows > RARE_WORDS * (rows + others):
+        return None
+    listed = ", ".join(map(repr, words.get_column(column.name).sort()))
+    return (
+        f"column {column.name!r}: all its cells are numbers but {listed} in {rows} row{'s' if rows > 1 else ''}, and each number "
+        f"becomes a category; if these mean missing cells, name them by table.missing_in: {{{column.name}: [{listed}]}}; if "
+        "categories are right, list the column under features.categorical"
+    )
+
+
 def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
     """Warn about cells of a column of text that may mean a missing cell, and say how to mark them. The reader of CSV files gives
     this warning itself.
@@ -214,45 +251,13 @@ def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
     )
 
 
-def digits_warning(column: pl.Series) -> str | None:
-    """Warn if all numbers of a column, or all cells that consist of digits, look like dates such as 20240131, and say how to read
-    them as dates.
-    """
-    kind = column.dtype
-    if not (kind.is_numeric() or kind == pl.String):
-        return None
-    cells = column.drop_nulls().unique().head(LOOKED_AT)
-    if kind.is_float() or isinstance(kind, pl.Decimal):
-        cells = cells.cast(pl.Float64)
-        if not (cells.is_finite() & (cells == cells.round()) & (cells.abs() < 1e15)).all():
-            return None
-        cells = cells.cast(pl.Int64)
-    text = cells.cast(pl.String).str.strip_chars()
-    digits = set(text.str.len_chars().to_list())
-    fewest = 2 if min(digits, default=0) >= 8 else FEWEST_NUMBERS
-    if len(text) < fewest or len(digits) != 1 or not text.str.contains("^[0-9]+$").all():
-        return None
-    formats = []
-    for words in DIGIT_DATES.get(digits.pop(), ()):
-        times = read_times(text, words)
-        usual = times.dt.year().is_between(*YEARS) | (times.dt.year() == LAST_YEAR)
-        if not times.null_count() and usual.all() and (times.dt.year() != LAST_YEAR).any():
-            formats.append(words)
-    if not formats:
-        return None
-    cells_are, taken_as, listed = ("numbers", "number", "numeric") if kind.is_numeric() else ("cells", "category", "categorical")
-    lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats]
-    return (
-        f"column {column.name!r}: all its {cells_are} look like dates without separators, such as 20240131, but each becomes a "
-        f"{taken_as}; to read them as dates, name their format by {' or by '.join(lines)} in the party file"
-        f"{' (all cells fit each)' if len(lines) > 1 else ''}; if they are not dates, list the column under features.{listed}"
-    )
-
-
 def dates_mend(column: pl.Series) -> str:
     """Say what to write into the party file for a column of dates that are not ISO 8601: the format, if all cells fit one."""
     formats = likely_formats(column.head(LOOKED_AT))
     lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats or ["%d.%m.%Y"]]
+    years = column.head(LOOKED_AT).str.extract(FOUR_DIGITS).cast(pl.Int64)
+    if not formats and (year := foreign_year(years.drop_nulls().unique())) is not None:
+        return f"years such as {year[0]} look like those of another calendar, {year[1]}: convert them to the Gregorian calendar"
     if not formats:
         return f"write all in one format, and name it in the party file, such as by {lines[0]}"
     both = " (all cells fit both)" if len(lines) > 1 else ""

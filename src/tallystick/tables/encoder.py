@@ -21,7 +21,8 @@ from tallystick.tables.categories import ENCODED_AT_A_TIME, CategoricalColumn, f
 from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form
 from tallystick.tables.columns import Floats, TrainingColumns, numbers_of
 from tallystick.tables.common_values import CommonValues
-from tallystick.tables.doubtful_text import marks_warning, text_warning
+from tallystick.tables.doubtful_text import encoding_warning, marks_warning, rare_words_warning, text_warning
+from tallystick.tables.doubtful_times import digits_warning, either_way, has_late_days, times_warnings
 from tallystick.tables.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.tables.lazy_table import Frame, LazyTable, in_order, slices_of
 from tallystick.tables.records import fits_memory, mapped, rows_of_a_piece
@@ -57,6 +58,17 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[float, ...] = ()  # edges of its bins, in units of encoded numbers; none for a plain number
     vector: str = ""  # the vector to which it belongs
     whole: bool = False  # whether no number of the training rows had a fraction
+    late_days: bool = False  # whether some date of the training rows was of a day beyond the twelfth
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Return the least and the greatest number of the training rows, but for rounding."""
+        if self.transform == "rank":
+            return self.knots[0], self.knots[-1]
+        low, high = (self.mean + self.deviation * bound for bound in (self.low, self.high))
+        if self.transform == "log":
+            low, high = (float(np.copysign(np.expm1(abs(bound)), bound)) for bound in (low, high))
+        return low, high
 
     def encode(self, values_N: Floats) -> Floats:
         """Standardise numbers. NaN becomes 0."""
@@ -182,10 +194,24 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if frame.height and (lacking := [name for name, width in widths_of(frame.columns, party.vectors).items() if not width]):
             raise FeatureError(f"vectors: column {lacking[0]!r} is not in the table")
-        looked = () if party.features is not None else columns.categorical
-        of_table = frame.notes if isinstance(frame, LazyTable) else ()
-        of_table += tuple(warning for name in looked if (warning := text_warning(frame.get_column(name))) is not None)
-        of_table += tuple(warning for name in looked if (warning := marks_warning(frame, name, party)) is not None)
+        doubts = list[str | None](frame.notes if isinstance(frame, LazyTable) else ())
+        in_time = (party.time, party.repeats.latest if party.repeats is not None else None)
+        ordering = [name for name in in_time if name is not None and name in frame.schema]  # columns that order rows by time
+        for name in dict.fromkeys((*columns.numeric, *columns.categorical, *ordering)):
+            if vector_of(name, party.vectors):
+                continue
+            cells = frame.get_column(name)
+            if party.features is not None:
+                doubts.append(encoding_warning(cells))
+            elif name in columns.categorical:
+                doubts += [digits_warning(cells) or text_warning(cells) or rare_words_warning(cells, party)]
+                doubts.append(marks_warning(frame, name, party))
+            elif name in columns.numeric:
+                doubts.append(digits_warning(cells))
+            if name in party.dates:
+                doubts.append(either_way(cells, party.dates[name]))
+            doubts += times_warnings(cells)
+        of_table = tuple(doubt for doubt in doubts if doubt is not None)
         encoder = cls.fit(
             frame,
             columns,
@@ -519,6 +545,7 @@ def _fit_numeric(
         knots=knots,
         scores=scores,
         whole=form == "number" and bool((values % 1 == 0).all()),
+        late_days=form in ("date", "moment", "zoned") and has_late_days(values, in_days=form == "date"),
     )
 
 

@@ -14,6 +14,7 @@ from tallystick.errors import FeatureError
 from tallystick.tables.categories import CategoricalColumn, count_values, kept_categories
 from tallystick.tables.columns import Floats, numbers_of
 from tallystick.tables.encoder import Encoder, NumericColumn, feature_columns, transformed
+from tallystick.tables.later_doubts import times_doubts
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.sequences import SequenceColumn, fit_sequence
 from tallystick.tables.table import require_column
@@ -66,6 +67,9 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
         "replaced by its mean"
         for column in numeric
         if not column.indicator and np.isnan(numbers_of(frame, column.name)[rows]).any()
+    ]
+    notes += [
+        line for column in before.numeric for line in times_doubts(column, require_column(frame, column.name, use="feature"))
     ]
     categorical, sequences = before.categorical, before.sequences
     if grows:

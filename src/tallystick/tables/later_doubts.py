@@ -12,6 +12,7 @@ from tallystick.tables.categories import MISSING, UNSEEN
 from tallystick.tables.columns import Floats, numbers_of
 from tallystick.tables.delimited import DOUBTFUL
 from tallystick.tables.doubtful_text import encoding_warning, plainly
+from tallystick.tables.doubtful_times import lacks_late_days, times_warnings
 from tallystick.tables.encoder import Encoder, NumericColumn, transformed
 from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
 from tallystick.tables.stand_ins import stand_in_warning
@@ -50,10 +51,15 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
                 f"column {column.name!r}: its number is missing in {absent:,} of {of_rows}, but was never missing in training; "
                 "missing numbers are replaced by the mean"
             )
+        cells = require_column(first, column.name, use="feature")
         broken = int((known % 1 != 0).sum()) if column.whole else 0
         is_beyond = _is_beyond(column, known)
         beyond = int(is_beyond.sum()) if column.form not in GROWING else 0
-        stand_in = stand_in_warning(require_column(first, column.name, use="feature")) if is_beyond.any() else None
+        stand_in = stand_in_warning(cells) if is_beyond.any() else None
+        times = [line for line in times_doubts(column, cells) if line not in told]
+        lines += times
+        if times:
+            continue
         if broken:
             lines.append(
                 f"column {column.name!r}: its numbers were whole in training, and have fractions in {broken:,} of {of_rows}; if "
@@ -101,6 +107,17 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
                 f"column {categorical.name!r}: in {rare:,} of {of_rows} its cell is new or rare, and in {rare_before:.0%} of the "
                 "training's rows; compare how it is written"
             )
+    return lines
+
+
+def times_doubts(column: NumericColumn, cells: pl.Series) -> list[str]:
+    """Warn about times that are in another unit, calendar or order than those of the training, or than others of this column."""
+    lines = times_warnings(cells, trained=column.bounds)
+    if column.late_days and lacks_late_days(cells):
+        lines.append(
+            f"column {column.name!r}: no date is beyond the twelfth of a month, and in training some were; look up one of them, "
+            "because day and month may be turned round"
+        )
     return lines
 
 

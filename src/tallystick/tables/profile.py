@@ -15,12 +15,13 @@ from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
 from tallystick.tables.doubtful_text import (
     dates_mend,
-    digits_warning,
     encoding_warning,
     marks_warning,
+    rare_words_warning,
     spreadsheet_warning,
     text_warning,
 )
+from tallystick.tables.doubtful_times import digits_warning, either_way, times_warnings
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
@@ -125,6 +126,9 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
         digits = digits_warning(values) if party.features is None or column.use == "time" else None
         if digits is not None:
             warnings.append(digits)
+        if column.name in party.dates and (doubt := either_way(values, party.dates[column.name])) is not None:
+            warnings.append(doubt)
+        warnings += times_warnings(values)
         if column.use == "time":
             continue
         if column.missing_share >= MOSTLY_MISSING:
@@ -151,6 +155,9 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
                 f"column {column.name!r} holds dates such as 31.12.2020, but each becomes a category; to read them as dates, "
                 f"{dates_mend(values)}"
             )
+        elif column.use == "categorical":
+            doubt = rare_words_warning(values, party) if is_looked_at else encoding_warning(values)
+            warnings += [doubt] if doubt is not None else []
         if column.use == "categorical" and party.features is None:
             warnings += [warning] if (warning := marks_warning(frame, column.name, party)) is not None else []
         if "%y" in party.dates.get(column.name, "") and _may_be_off_a_century(values):

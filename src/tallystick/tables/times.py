@@ -24,7 +24,10 @@ _DAYS = (
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y"),
     *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
 )
-_MONTHS = ("%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%b-%Y", "%b-%y", "%b %Y", "%B %Y")
+_MONTHS = (
+    *("%Y-%m", "%Y/%m", "%Y.%m", "%Y_%m", "%Y %m", "%YM%m", "%Ym%m", "%m/%Y", "%m-%Y", "%m.%Y", "%m_%Y", "%m %Y"),
+    *("%b-%Y", "%b-%y", "%b %Y", "%B %Y"),
+)
 FORMATS = (
     *_DAYS,
     *_MONTHS,
