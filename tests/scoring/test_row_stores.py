@@ -310,7 +310,7 @@ def test_a_query_that_takes_long_costs_its_time(sqlite_rows, monkeypatch):
         ({"database": "adbc:sqlite"}, r"database.*must be"),
         (
             {"database": "adbc:nowhere"},
-            r"serving\.store: the driver of nowhere is not installed; run: pip install adbc-driver-nowhere",
+            r"serving\.store: the driver of nowhere is not installed; install one that brings a manifest nowhere",
         ),
         ({"options": {"uri": "x"}}, "options: only works with an adbc: database"),
         ({"database": "adbc:flightsql", "options": {"password": "x"}}, "options.*holds"),
