@@ -198,14 +198,11 @@ def attacks() -> str:
             _words(row.reads) + (" and embeddings" if row.with_embeddings else ""),
             _known_labels(row),
             _inline(row.description),
-            "yes" if row.quick else "",
+            "hidden" if row.from_moments else "yes" if row.quick else "",
         )
         for name, row in LABEL_INFERENCE_ATTACKS.items()
         if not name.endswith("-unflipped")
     )
-    unflipped = {
-        name.removesuffix("-unflipped"): row for name, row in LABEL_INFERENCE_ATTACKS.items() if name.endswith("-unflipped")
-    }
     columns = [
         (f"`{name}`", _known_columns(row), _inline(row.description), "yes" if row.quick else "")
         for name, row in FEATURE_INFERENCE_ATTACKS.items()
@@ -224,40 +221,38 @@ def attacks() -> str:
     parts = [
         "# Attacks of the audit, from the code",
         "[The audit](../explanation/the-audit.md) explains what its "
-        "figures mean, and [measured notes](../results/columns.md#of-the-attacks-on-labels) say more of some attacks. An attack "
-        "is given the view of a partner and what its row says that it knows, and nothing else.",
+        "figures mean, and [measured notes](../results/columns.md#of-the-attacks-on-labels) say more of some. An attack "
+        "is given a partner's view and what its row says.",
         "## On labels",
         "Made by a feature party. Where the rows of two classes are told apart without a label, the attacker is told which "
-        "class is the rarer one; of several labels, which is rarer than which. Where labels are numbers, it is told which way is "
-        "up. A probe is told half of all labels, which no attacker has: it says how much there is to find, at least. A quick "
-        "attack runs without `audit: true`, too. `completion-fine-tuned` runs in benchmarks only.",
+        "class is rarer; of several labels, which is rarer than which. Where labels are numbers, it is told which way is "
+        "up. A probe is told half of all labels, which no attacker has, and shows the least there is to find. A quick "
+        "attack runs without `audit: true`, too; *hidden*: if labels are hidden, or several. `completion-fine-tuned` runs in "
+        "benchmarks only.",
         "They follow Li et al. 2022 (`norm`, `direction`), Tran et al. 2018 (`spectral`), Fu et al. 2022 (`completion`), "
         "[Jiang et al. 2026](https://arxiv.org/abs/2603.03777) (`enumeration`) and [Xie et al. "
         "2023](https://arxiv.org/abs/2301.07284) (`first-steps`).",
         _table(("attack", "reads", "knows", "what it does", "quick"), labels),
-        "With randomised labels, some attacks have a form `NAME-unflipped`, which also knows the chance of a flip. It trains a "
-        "model on the replaced labels that they read, un-flips it, and adds the row's own: "
-        + ", ".join(f"`{name}`" for name, row in unflipped.items() if not row.quick)
-        + "; and, quick, "
-        + ", ".join(f"`{name}`" for name, row in unflipped.items() if row.quick)
-        + ".",
+        "With randomised labels, attacks on gradients that know no label have a form `NAME-unflipped`, quick where theirs is. It "
+        "also knows the chance of a flip, trains a model on the replaced labels that they read, un-flips it, and adds the row's "
+        "own.",
         "Where an attack on gradients that knows no label finds all (symmetric AUC .999), a full audit names those on one "
         "vector per row that are not quick, and does not run them.",
         "## On columns",
-        "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
-        "own columns run in benchmarks only: nobody at home has both sides.",
+        "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Those with its "
+        "own columns run in benchmarks only.",
         "A run leaves out "
         + ", ".join(f"`{name}`" for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.behind_noise)
-        + " where embeddings have neither noise nor levels. `tallystick audit FOLDER` runs them, too.",
-        "`surrogate` follows He et al. 2019, `simulator` [Zhu et al. 2023](https://arxiv.org/abs/2310.10483). Compare "
-        "`marginals` with [Ye et al. 2022](https://arxiv.org/abs/2210.06771).",
+        + " where embeddings have neither noise nor levels; `tallystick audit FOLDER` does not.",
+        "`surrogate` follows He et al. 2019, `simulator` [Zhu et al. 2023](https://arxiv.org/abs/2310.10483), `marginals` [Ye et "
+        "al. 2022](https://arxiv.org/abs/2210.06771).",
         _table(("attack", "knows", "what it does", "quick"), columns),
         "## On membership",
         "A party of a [union](../explanation/unions.md) asks which rows are real and which are imputed. A feature party reads "
         "gradients, a label party embeddings.",
         _table(("attack", "reads", "what it does"), membership),
         "## On keys that are linked by similarity",
-        "The last three name texts. They have a list that holds every text and no other, the best that an attacker could have. "
+        "The last three name texts. They have a list of every text and no other, the best possible. "
         "[What attackers locate](alignment-protocols.md#what-attackers-locate) says more.",
         _table(("attack", "made by", "what it does"), linkage),
     ]

@@ -1,5 +1,7 @@
 """Compare what an audit keeps with everything: equal if all fits, less if it does not, and its price in a run."""
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tallystick.results import ContractInfo, PhaseRecord, Result
 from tallystick.run_folder.recorder import RecordingPlan
 from tallystick_experiments.label_leakage import kept
 from tallystick_experiments.page import benchmark_html
-from tallystick_experiments.speed.memory import Usage
+from tallystick_experiments.speed.memory import Usage, _Follower
 
 CHOSEN = ("norm", "completion-both")
 
@@ -120,15 +122,18 @@ def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
 
 
 def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three turns with known phases: medians of 10 s of training, 11 s with a full audit, and 0.5 and 0.8 s of attacks."""
+    """Attack after three turns of which the second takes thrice as long: a full audit's recording adds a tenth by the clock, and a fifth
+    of both sides' processor time; attacks are a share of a training ten times as long.
+    """
     turns: Counter[str] = Counter()
 
     def job_usages(folder: Path, rows: int, *_: object, audit: bool | str, **__: object) -> dict[str, Usage]:
         name = {False: "none", True: "full", "quick": "quick"}[audit]
-        slower = (0.0, 3.0, -1.0)[turns[name]]
+        slower = (1.0, 3.0, 1.0)[turns[name]]
         turns[name] += 1
-        for party, attacking in (("bank", 0.5), ("shop", 0.8)):
-            phases = [("training", (11.0 if audit is True else 10.0) + slower)] + [("audit", attacking)] * bool(audit)
+        usages = {}
+        for role, party, attacking in (("label", "bank", 0.5), ("feature", "shop", 0.8)):
+            phases = [("training", (11.0 if audit is True else 10.0) * slower)] + [("audit", attacking)] * bool(audit)
             result = Result(
                 run_id="r",
                 party=party,
@@ -141,18 +146,45 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
             path = folder / party / "runs" / "memory-1"
             path.mkdir(parents=True)
             (path / "result.json").write_text(result.to_json())
-        return {"run, label": Usage(memory=(rows + turns[name]) * 2**20, processor_s=1.0)}
+            processor_s = {"training": (12.0 if audit is True else 10.0) * slower, "audit": attacking}
+            usages[f"run, {role}"] = Usage(memory=(rows + turns[name]) * 2**20, processor_s=1.0, phases=processor_s)
+        return usages
 
     monkeypatch.setattr(kept.memory, "job_usages", job_usages)
-    found = kept.audit_cost(1000, turns=3)
+    monkeypatch.setattr(kept, "WHOLE_STEPS", 40)
+    cost = kept.audit_cost(1000, turns=3, epochs=2)  # of two steps each
     assert turns == {"none": 3, "quick": 3, "full": 3}
-    audits = {"label": 0.5, "feature": 0.8}
-    usage = {"processor_s": {"run, label": 1.0}, "peak_mib": {"run, label": 1003.0}}
-    assert found["none"] == {"training_s": 10.0, "audit_s": {"label": 0.0, "feature": 0.0}, **usage}
-    full = found["full"]
-    assert {name: full[name] for name in ("training_s", "audit_s", *usage)} == {"training_s": 11.0, "audit_s": audits, **usage}
-    assert full["recording"] == pytest.approx(0.1)
-    assert full["attacking"] == pytest.approx({"label": 0.05, "feature": 0.08})
-    assert full["share"] == pytest.approx({"label": 0.15, "feature": 0.18})
-    assert full["at most 0.2"]
-    assert not found["quick"]["at most 0.05"]
+    assert cost["none"]["training_s"] == (10.0, 10.0, 30.0)
+    full = cost["full"]
+    assert full["training_s"] == (11.0, 11.0, 33.0)
+    assert full["audit_s"] == {"label": (0.5, 0.5, 0.5), "feature": (0.8, 0.8, 0.8)}
+    assert full["peak_mib"] == {"run, label": 1003.0, "run, feature": 1003.0}
+    assert full["recording"] == pytest.approx((0.1, 0.1, 0.1))
+    assert full["recording, processor"] == pytest.approx((0.2, 0.2, 0.2))
+    assert full["attacking"] == pytest.approx({"label": 0.005, "feature": 0.008})
+    assert full["attacking, processor"] == pytest.approx(1.3 / 200)
+    assert full["share"] == pytest.approx({"label": 0.105, "feature": 0.108})
+    assert full["share, processor"] == pytest.approx(0.2065)
+    assert not full["at most 0.2"]
+    assert cost["quick"]["at most 0.05"]
+    (table,) = kept.kept_views_page(
+        {"data": {"data": "generated", "epochs": 1, "batch_size": 2, "rows": 3}, "cost": cost}, []
+    ).tables
+    assert "by processor seconds of both, recording +20.0% (+20.0%, +20.0%)" in table.note
+    assert table.rows[2][:8] == ["full", 11.0, 0.5, 0.8, 12.0, 12.0, 0.5, 0.8]
+
+
+def test_the_processor_time_of_a_process_is_found_by_phase(tmp_path: Path) -> None:
+    """A process that works half a second in its second phase."""
+    code = (
+        "import sys, time\n"
+        "for name in ('rest', 'work', 'end'):\n"
+        "    sys.stderr.write('{\"phase\": \"' + name + '\"}\\n'); sys.stderr.flush(); time.sleep(0.1)\n"
+        "    while name == 'work' and time.process_time() < 0.6: pass\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE)
+    follower = _Follower(process)
+    follower.run()
+    process.wait()
+    assert follower.phases["work"] > 0.4
+    assert follower.phases["rest"] + follower.phases["end"] < 0.1

@@ -153,6 +153,26 @@ def test_a_rare_category_that_is_ranked_and_never_guessed_is_found(name):
     assert column.value > column.luck
 
 
+def test_a_rare_category_of_a_shuffled_column_is_ranked_where_no_row_is_known():
+    """It was judged by accuracy alone, which behind noise said "a guess". Seeded."""
+    rows = 2000
+    code_N = (torch.rand(rows, generator=torch.Generator().manual_seed(1)) < 0.028).long()
+    clean_ND = drawn(rows, 4, seed=2)
+    contrast_NCD = (1.5 * code_N[:, None] + drawn(rows, 4, seed=3))[:, None]
+    truth = ColumnValues(
+        numeric_NF=torch.empty(rows, 0), categorical_NG=code_N[:, None], numeric=(), categorical=("rare",), categories=(2,)
+    )
+    sent = SentEmbeddings(
+        last_BD=clean_ND, mean_BD=clean_ND, looks_BE=clean_ND, looks_at_BL=None, contrast_BCD=contrast_NCD, shuffles=1
+    )
+    attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
+    (column,) = evaluate_feature_inference(sent, truth, attacks=attacks, marginals=True, known=()).columns
+    assert column.known == 0
+    assert column.accuracy < column.majority + 0.01
+    assert column.auc > 0.7
+    assert column.value > column.luck
+
+
 def test_the_best_ranked_category_is_the_one_that_counting_pairs_finds():
     """Of all pairs with one row of the category an equal score counts half. Rows that are not judged do not count. Seeded."""
     rows, judged_N = 400, torch.arange(0, 400, 2)
@@ -299,6 +319,44 @@ def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
     last_ND, mean_ND = z_ND + 6 * drawn(ROWS, 8, seed=6), z_ND + 6 / 30**0.5 * drawn(ROWS, 8, seed=7)
     found = rebuilt(last_ND, mean_ND, truth, known=(200,), attacks=PLAIN)
     assert found.by_attack["ridge-mean", 200] > found.by_attack["ridge", 200] + 0.2
+
+
+def test_few_known_rows_are_not_spent_on_directions_that_hold_noise_alone():
+    """Three columns in 96 directions, of which twelve hold more than noise. Seeded."""
+    truth = columns()
+    z_ND = torch.tanh(truth.numeric_NF @ drawn(3, 12, seed=10)) @ drawn(12, 96, seed=20) / 6 + 0.6 * drawn(ROWS, 96, seed=30)
+    found = {
+        name: rebuilt(z_ND, z_ND, truth, attacks=one_attack(name), known=(20,)).mean(20)
+        for name in ("ridge-mean", "kernel-mean", "course", "denoised")
+    }
+    assert found.pop("denoised") > max(found.values()) + 0.03
+
+
+def test_penalties_and_kernels_are_weighted_by_the_likelihood_of_the_known_values():
+    """Beside PyTorch's normal density, of a single kernel with each penalty, where a target counts alone."""
+    x_KD, x_ND = drawn(30, 3).double(), drawn(50, 3, seed=1).double()
+    y_KS = torch.stack([x_KD[:, 0].sin(), drawn(30, seed=2).double()], dim=1)
+    y_KS = y_KS - y_KS.mean(dim=0)
+    (known_KK, all_NK), *_ = kernels._grams(x_KD, x_ND, ())
+    centring_KK = torch.eye(30, dtype=torch.float64) - 1 / 30
+    gram_KK = centring_KK @ known_KK @ centring_KK
+    gram_KK = gram_KK / gram_KK.diagonal().mean()
+    for column, y_K in enumerate(y_KS.T):
+        logs, guesses = [], []
+        for penalty in kernels.EVIDENCE_PENALTIES:
+            covariance_KK = gram_KK + penalty * torch.eye(30, dtype=torch.float64)
+            weight_K = torch.linalg.solve(covariance_KK, y_K)
+            variance = float(y_K @ weight_K) / 30  # the likeliest
+            normal = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=torch.float64), variance * covariance_KK)
+            logs.append(normal.log_prob(y_K))
+            scale = float((centring_KK @ known_KK @ centring_KK).diagonal().mean())
+            guesses.append((all_NK - known_KK.mean(dim=0)) @ weight_K / scale)
+        share_P = torch.stack(logs).softmax(dim=0)
+        expected_N = (share_P[:, None] * torch.stack(guesses)).sum(dim=0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernels, "_grams", lambda *_: iter([(known_KK, all_NK)]))
+            found_N = kernels.kernel_ridge_by_evidence(x_KD, y_KS, x_ND, bandwidths=(), own=1.0)[column]
+        torch.testing.assert_close(found_N, expected_N, rtol=1e-6, atol=1e-9)
 
 
 def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_side():

@@ -8,7 +8,7 @@ import pytest
 
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, NO_LABELS
 from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
@@ -81,13 +81,18 @@ def test_what_is_drawn_in_a_docstring_stays_as_it_is(referred: ModuleType) -> No
 def test_what_an_attacker_knows_stands_beside_the_attack(referred: ModuleType) -> None:
     page = referred.attacks()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    second_forms = next(line for line in page.splitlines() if "`NAME-unflipped`" in line)
-    rows |= {f"{name}-unflipped": second_forms for name in rows if f"`{name}`" in second_forms}
+    assert "attacks on gradients that know no label have a form `NAME-unflipped`, quick where theirs is" in page
+    for name, row in LABEL_INFERENCE_ATTACKS.items():
+        if (plain := name.removesuffix("-unflipped")) != name:
+            reader = LABEL_INFERENCE_ATTACKS[plain]
+            assert (reader.reads, reader.knows, reader.quick) == ("cut_gradient", NO_LABELS, row.quick)
+            rows[name] = rows[plain]
     assert set(LABEL_INFERENCE_ATTACKS) | set(FEATURE_INFERENCE_ATTACKS) | set(LINKAGE_ATTACKS) | set(TEXT_ATTACKS) <= set(rows)
     assert "| 40 labels; its own bottom model |" in rows["completion-fine-tuned"]
     assert "`training.starts: public`" in rows["enumeration"]
     assert "| no row; how each column is distributed |" in rows["marginals"]
-    assert rows["low-energy"].endswith("| yes |")
+    assert rows["low-energy"].endswith("| hidden |")
+    assert rows["spectral-averaged"].endswith("| yes |")
     assert rows["probe"].endswith("|  |")
 
 

@@ -166,11 +166,27 @@ def planted(seed, *, tells=True, rows=1200):
     return step, one_hot(label_N, 2).float(), ColumnValues(numeric_NF=truth_NF, numeric=tuple("abcd"), **none)
 
 
+QUICK = SimpleNamespace(audit="quick", target=SimpleNamespace(type="binary"))
+
+
+@pytest.mark.parametrize(("target", "sides"), [("binary", True), ("multilabel", False)])
+def test_two_labels_are_not_taken_for_two_classes(target, sides, monkeypatch):
+    """A sum of two labels' gradients has no two sides, and was turned as if it had."""
+    step, classes_NC, truth = planted(0, rows=100)
+    turned = []
+    monkeypatch.setattr(
+        columns_from_gradients, "_turned", lambda step, *_, two_sides: turned.append(two_sides) or step.received_BD
+    )
+    contract = SimpleNamespace(audit="quick", target=SimpleNamespace(type=target))
+    columns_from_gradients._rebuilt_columns(contract, "bank", "shop", "shop", step, None, classes_NC, truth)
+    assert turned == [sides]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(seed):
     """Beside a curve for each class: a replaced label turns the direction of its row's gradient."""
     step, classes_NC, truth = planted(seed)
-    turned_ND = columns_from_gradients._turned(step, classes_NC, None)
+    turned_ND = columns_from_gradients._turned(step, classes_NC, None, two_sides=True)
     found = columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(
         200
     )
@@ -186,9 +202,7 @@ def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(
 def test_too_few_rows_for_an_attack_are_named():
     """The report had neither a figure nor a reason there."""
     step, classes_NC, truth = planted(0, rows=30)
-    found = columns_from_gradients._rebuilt_columns(
-        SimpleNamespace(audit="quick"), "bank", "shop", "shop", step, None, classes_NC, truth
-    )
+    found = columns_from_gradients._rebuilt_columns(QUICK, "bank", "shop", "shop", step, None, classes_NC, truth)
     assert found.columns == []
     assert "columns of bank by shop: gradients of 30 rows were recorded; 40 are needed" in found.not_measured
 
@@ -198,9 +212,7 @@ def test_embeddings_that_are_not_finite_are_named():
     step, classes_NC, truth = planted(0, rows=100)
     own_ND = torch.randn(100, 4)
     own_ND[2] = torch.inf
-    found = columns_from_gradients._rebuilt_columns(
-        SimpleNamespace(audit="quick"), "bank", "shop", "shop", step, own_ND, classes_NC, truth
-    )
+    found = columns_from_gradients._rebuilt_columns(QUICK, "bank", "shop", "shop", step, own_ND, classes_NC, truth)
     assert (found.columns, found.without) == ([], [])
     (note,) = found.not_measured
     assert note.startswith("columns of bank by shop: its embeddings are NaN or infinite; training diverged")
@@ -208,12 +220,12 @@ def test_embeddings_that_are_not_finite_are_named():
 
 def test_gradients_that_tell_nothing_of_columns_give_nothing():
     step, classes_NC, truth = planted(3, tells=False)
-    turned_ND = columns_from_gradients._turned(step, classes_NC, torch.zeros(len(truth), 3))
+    turned_ND = columns_from_gradients._turned(step, classes_NC, torch.zeros(len(truth), 3), two_sides=True)
     assert (
         columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(200)
         < 0.05
     )
-    silent_ND = columns_from_gradients._turned(step.only(step.own_B), torch.zeros(len(truth), 3), None)
+    silent_ND = columns_from_gradients._turned(step.only(step.own_B), torch.zeros(len(truth), 3), None, two_sides=False)
     assert bool(torch.isfinite(silent_ND).all()), "of three classes, none of which occurs"
     with pytest.raises(ConfigError, match="averaged kernels: bandwidths="):
         AveragedKernels(bandwidths=())

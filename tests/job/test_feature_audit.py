@@ -130,6 +130,7 @@ def test_rows_that_cross_outside_training_steps_have_their_own_figures(undefende
     assert (validation.attacked, test.attacked) == (81, 151)
     found = {column.name: column for column in validation.columns if column.known == 20}
     assert found["x"].value > 0.5
+    assert not {column.attack for column in test.columns} & {"ridge", "kernel"}, "of one embedding ridge-mean says the same"
     assert any(line.startswith("validation rows: 200 known rows of") for line in audit.not_measured)
     assert any(line.startswith("rows that predictions, requests or a later evaluation send") for line in audit.not_measured)
 
@@ -193,7 +194,7 @@ def test_a_runs_own_audit_leaves_out_what_wins_behind_noise_or_levels_alone(defe
     contract = parse_contract(contract_values(PARTIES, audit=True, defense=defense))
     rows = feature_audit.FEATURE_INFERENCE_ATTACKS
     every, in_run = (feature_audit._attacks(contract, every=each) for each in (True, False))
-    assert set(every) - set(in_run) == (set() if behind_noise else {"network", "bootstrap", "weighted-mean"})
+    assert set(every) - set(in_run) == (set() if behind_noise else {"network", "bootstrap", "denoised", "weighted-mean"})
     assert set(every) == {name for name, row in rows.items() if not row.own_columns}
     assert bool(feature_audit._left_out(contract, in_run)) is not behind_noise
     assert feature_audit._left_out(contract, every) == []
@@ -203,7 +204,8 @@ def test_a_quick_audit_of_columns_names_the_attacks_that_it_leaves_out():
     contract = parse_contract(contract_values(PARTIES, audit="quick"))
     (line,) = feature_audit._left_out(contract, feature_audit._attacks(contract, every=False))
     names, _, reason = line.partition(": ")
-    assert {"surrogate", "network", "bootstrap", "weighted-mean", "ridge-looks", "kernel-looks"} == set(names.split(", "))
+    left_out = {"surrogate", "network", "bootstrap", "denoised", "weighted-mean", "ridge-looks", "kernel-looks"}
+    assert left_out == set(names.split(", "))
     assert reason.endswith("`audit: true` runs them and may find more")
 
 

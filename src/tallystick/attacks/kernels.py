@@ -12,6 +12,7 @@ from torch import Tensor
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 """Penalties to try, in units of the mean of the Gram matrix' diagonal."""
+EVIDENCE_PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 TINY, MOST_SAID = 1e-12, 500.0  # smallest error and greatest logarithm of a weight: the weight of a perfect fit stays finite
 SCREENED, SCREENING_ROWS = 400, 250  # above SCREENED known rows, SCREENING_ROWS of them choose which bandwidths to fit
 LEAST_MORE = 0.002  # share of the variance that one more bandwidth must explain to be fitted
@@ -105,6 +106,59 @@ def averaged_kernel_ridge(
             weight_KS = _weights(kernel, y_KS[:, heard_S], penalty_S[heard_S]) * share_S[heard_S]
             guess_SN.index_add_(0, heard_S, kernel.guess(weight_KS))
     return guess_SN
+
+
+def kernel_ridge_by_evidence(
+    x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequence[float], own: float = 0.5
+) -> Tensor:
+    """Fit a linear kernel, Gaussian ones and that of a wide layer, and average the guesses by their evidence, (S, N).
+
+    The evidence of a kernel with a penalty is the likelihood of a target's known values if the target is a Gaussian process with
+    noise (Rasmussen and Williams 2006, 5.4.1), at the likeliest variance. A target's logarithm of it counts with the share
+    ``own``, and that of the mean target with the rest: few known rows say little of a single column, and all columns are read
+    from the same embeddings.
+
+    Args:
+        x_KD, y_KS, x_ND, bandwidths: as for ``kernel_ridge``.
+        own: between 0 and 1.
+    """
+    unit_KS = y_KS / y_KS.square().mean(dim=0).sqrt().clamp(min=torch.finfo(y_KS.dtype).tiny)
+    penalty_P = torch.tensor(EVIDENCE_PENALTIES, dtype=y_KS.dtype)
+    fits, logs = [], []
+    for known_KK, all_NK in _grams(x_KD, x_ND, bandwidths):
+        mean_K = known_KK.mean(dim=0)
+        value_K, vector_KK = torch.linalg.eigh(known_KK - mean_K - mean_K[:, None] + mean_K.mean())
+        if (scale := float(value_K.mean())) <= TINY:
+            continue
+        variance_PK = value_K.clamp(min=0) / scale + penalty_P[:, None]
+        misfit_PS = (1 / variance_PK) @ (vector_KK.T @ unit_KS).square()
+        logs.append(-(variance_PK.log().sum(dim=1)[:, None] + len(y_KS) * misfit_PS.clamp(min=TINY).log()) / 2)
+        fits.append((variance_PK * scale, vector_KK, all_NK - mean_K))
+    guess_SN = torch.zeros(y_KS.shape[1], len(x_ND), dtype=y_KS.dtype)
+    if not fits:
+        return guess_SN
+    log_FPS = torch.stack(logs)
+    log_FPS = own * log_FPS + (1 - own) * log_FPS.mean(dim=2, keepdim=True)
+    share_FPS = log_FPS.flatten(0, 1).softmax(dim=0).view_as(log_FPS)
+    for (variance_PK, vector_KK, from_mean_NK), share_PS in zip(fits, share_FPS, strict=True):
+        weight_KS = vector_KK @ (((1 / variance_PK).T @ share_PS) * (vector_KK.T @ y_KS))
+        guess_SN += weight_KS.T @ from_mean_NK.T
+    return guess_SN
+
+
+def _grams(x_KD: Tensor, x_ND: Tensor, bandwidths: Sequence[float]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the linear kernel, a Gaussian one for each bandwidth, and a wide layer's, of the known rows and of all with these."""
+    scale = x_KD.square().sum(dim=1).mean().sqrt().clamp(min=TINY)
+    known_KD, all_ND = x_KD / scale, x_ND / scale
+    yield known_KD @ known_KD.T, all_ND @ known_KD.T
+    near_KK, far_NK = _squared_distances(known_KD, known_KD), _squared_distances(all_ND, known_KD)
+    positive = near_KK[near_KK > 0]
+    median = float(positive.median()) if len(positive) else 1.0
+    for bandwidth in bandwidths:
+        rate = 1 / (2 * bandwidth**2 * median)
+        yield torch.exp(-rate * near_KK), torch.exp(-rate * far_NK)
+    known_KE, all_NE = (torch.nn.functional.pad(each, (0, 1), value=1.0) for each in (known_KD, all_ND))
+    yield _arc_cosine(known_KE, known_KE), _arc_cosine(all_NE, known_KE)
 
 
 def guesses_by_others(x_NF: Tensor, y_NS: Tensor) -> Tensor:

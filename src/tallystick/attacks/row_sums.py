@@ -42,8 +42,9 @@ class RowSums:
         sum_ND: float32, of gradients or embeddings.
         last_ND: float32, the last embedding.
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
-        energy_NH: float32, sums of the gradients' energies, from ``SecondMoments``.
-        white_ND: float32, sum of the gradients, whitened by the covariance of earlier steps; (N, 0) in the label party's view.
+        energy_NH: float32, sums of the gradients' energies, from ``SecondMoments``; (N, 0) without second moments, which the
+            label party's view never has.
+        white_ND: float32, sum of the gradients, whitened by the covariance of earlier steps; (N, 0) without second moments.
         square_N: float32, sum of the squared lengths of the whitened gradients.
         white_count_N: int64, number of whitened gradients; the first epoch has none.
         count_N: int64, how often the row was seen.
@@ -77,22 +78,24 @@ class RowSums:
         greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
         self._place = torch.full((greatest + 2,), -1, dtype=torch.int32)  # the last entry serves all greater row numbers
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
-        self._moments = SecondMoments(white_DD=self.white_DD if self.white_DD.numel() else None)
+        white_DD = self.white_DD if self.white_DD.numel() else None
+        self._moments = SecondMoments(white_DD=white_DD) if self.energy_NH.shape[1] else None
         self._pending: list[_Step] = []
         self._step, self._last_at_N = 0, torch.zeros(len(self.rows_N), dtype=torch.int64)
 
     @classmethod
-    def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
-        """Make sums of 0 for these rows."""
+    def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None, moments: bool = True) -> "RowSums":
+        """Make sums of 0 for these rows. Without ``moments``, gradients' second moments are left out, which take most time."""
         rows, size = rows_N.sort().values, len(rows_N)
+        has_moments = moments and received == "cut_gradient"
         return cls(
             received=received,
             rows_N=rows,
             sum_ND=torch.zeros(size, width),
             last_ND=torch.zeros(size, width),
             length_N=torch.zeros(size),
-            energy_NH=torch.zeros(size, len(HALVES)),
-            white_ND=torch.zeros(size, width if received == "cut_gradient" else 0),
+            energy_NH=torch.zeros(size, len(HALVES) if has_moments else 0),
+            white_ND=torch.zeros(size, width if has_moments else 0),
             square_N=torch.zeros(size),
             white_count_N=torch.zeros(size, dtype=torch.int64),
             count_N=torch.zeros(size, dtype=torch.int64),
@@ -133,7 +136,7 @@ class RowSums:
             self.settle()
         self._pending.append(_Step(self._step, rows_B, embedding_BD, gradient_BD))
         self._step += 1
-        if self.received == "cut_gradient":
+        if self._moments is not None:
             self._moments.find_directions()  # in the step after the sum: the wait for the peer hides one, not both
         if len(self._pending) >= steps_together(embedding_BD.numel()):
             self.settle()
@@ -182,6 +185,8 @@ class RowSums:
         self.sum_ND.index_add_(0, place_S, gradients.asked_SD)
         self.last_ND[place_S] = embeddings.asked_SD
         self.length_N.index_add_(0, place_S, lengths.asked_SD.squeeze(1))
+        if self._moments is None:
+            return
         energy_SH, white_SD = self._moments(gradients)
         self.energy_NH.index_add_(0, place_S, energy_SH)
         if white_SD is not None:
@@ -194,9 +199,10 @@ class RowSums:
         """End an epoch, to which all steps since the end of the last one belong."""
         self.settle()
         self.epochs = (*self.epochs, epoch)
-        self._moments.epoch_ended()
-        if self._moments.white_DD is not None:
-            self.white_DD = self._moments.white_DD
+        if self._moments is not None:
+            self._moments.epoch_ended()
+            if self._moments.white_DD is not None:
+                self.white_DD = self._moments.white_DD
         if self.received == "cut_embedding":
             most = most_looks(self.last_ND.shape[1]) if self.looks is None else self.looks
             looks = spread_over([*self.look_epochs, epoch], most=most)
@@ -254,8 +260,8 @@ class RowSums:
             received_BD=mean_ND if self.received == "cut_gradient" else last_ND,
             sent_BD=last_ND if self.received == "cut_gradient" else None,
             length_B=self.length_N[seen_N] / self.count_N[seen_N] if self.received == "cut_gradient" else None,
-            energy_BH=self.energy_NH[seen_N] / count_N1 if self.received == "cut_gradient" else None,
-            pairs_B=pairs_N[seen_N] if self.received == "cut_gradient" else None,
+            energy_BH=self.energy_NH[seen_N] / count_N1 if self._moments is not None else None,
+            pairs_B=pairs_N[seen_N] if self._moments is not None else None,
             mean_BD=mean_ND if self.received == "cut_embedding" else None,
             looks_BE=self.looks_LND[:, seen_N].permute(1, 0, 2).flatten(1) if self.received == "cut_embedding" else None,
             looks_at_BL=self.looks_at_LN[:, seen_N].T if self.received == "cut_embedding" else None,

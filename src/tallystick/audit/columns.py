@@ -159,9 +159,11 @@ def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
 def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAttack]:
     """Select the attacks that this party can run on its own data; only the quick ones if the contract asks for a quick audit.
 
-    Without ``every``, leave out the attacks that find nothing more when embeddings have neither noise nor levels.
+    Without ``every``, or in a quick audit, leave out the attacks that find nothing more when embeddings have neither noise nor
+    levels.
     """
-    quick, plain = contract.audit == "quick", not every and not contract.embedding_defenses()
+    quick = contract.audit == "quick"
+    plain = (quick or not every) and not contract.embedding_defenses()
     return {
         name: row
         for name, row in FEATURE_INFERENCE_ATTACKS.items()

@@ -168,7 +168,8 @@ def _rebuilt_columns(
             first, second = (pad(each, (0, width - each.shape[1])) for each in (first, second))
             group_leaks = _found(first, second, columns, known_counts, attacks)
             if gradients is not None:
-                turned = _turned(gradients, classes_NC, own_ND)
+                two_sides = contract.target.type != "multilabel" and classes_NC.shape[1] == 2
+                turned = _turned(gradients, classes_NC, own_ND, two_sides=two_sides)
                 group_leaks = stronger(group_leaks, [_found(turned, turned, columns, known_counts, {"turned": TURNED})])
             leaks.append(group_leaks)
         except DataError as error:  # NaN of a training that diverged
@@ -198,19 +199,19 @@ def _found(
     return AttackPlan.of(embeddings, columns, known=known, draws=1, attacks=attacks).leaks(PlannedAttack.__call__, groups=PLANS)
 
 
-def _turned(gradients: StepView, classes_NC: Tensor, own_ND: Tensor | None) -> Tensor:
+def _turned(gradients: StepView, classes_NC: Tensor, own_ND: Tensor | None, *, two_sides: bool) -> Tensor:
     """Lay side by side what a feature party has, each part with the size that fits its use.
 
     A gradient is p - y times a direction, which follows from the units that are active at the row. Of two classes all gradients
-    lie on two sides. Turned to one side they show the direction, whatever the label, also if a defence replaced it. The length
-    and the side show p.
+    lie on ``two_sides``. Turned to one side they show the direction, whatever the label, also if a defence replaced it. The
+    length and the side show p. With several labels a gradient is a sum of such products, and no side is to be had.
     """
     assert gradients.length_B is not None, "sums by row hold lengths"
     tiny = torch.finfo(torch.float64).tiny
     received_ND = gradients.received_BD.double()
     size_N1 = torch.linalg.vector_norm(received_ND, dim=1, keepdim=True).clamp(min=tiny)
     unit_ND = received_ND / size_N1
-    side_N1 = (unit_ND @ top_direction(unit_ND)).sign()[:, None] if classes_NC.shape[1] == 2 else torch.ones_like(size_N1)
+    side_N1 = (unit_ND @ top_direction(unit_ND)).sign()[:, None] if two_sides else torch.ones_like(size_N1)
     logs_N2 = even_columns(torch.cat([size_N1, gradients.length_B.double()[:, None].clamp(min=tiny)], dim=1).log())
     logs_N2 = logs_N2.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)
     parts = [

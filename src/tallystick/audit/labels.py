@@ -27,7 +27,7 @@ from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import View
 from tallystick.audit.other_run import runs_in_words
-from tallystick.audit.recorded_labels import RecordedLabels, RecordedSeat, flip_of
+from tallystick.audit.recorded_labels import RecordedLabels, RecordedSeat, flip_of, reads_moments
 from tallystick.config.contract import Contract
 from tallystick.disclosure.protection import defense_lines
 from tallystick.disclosure.training import start_lines
@@ -313,6 +313,7 @@ def _attacks(
         for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
         if row.allows(contract.target.classes)
         and (row.quick or not quick)
+        and (not row.from_moments or reads_moments(contract))
         and (flips or not row.from_flip)
         and (several or not row.of_several)
     ]

@@ -222,6 +222,17 @@ def flip_of(contract: Contract) -> float | None:
     return (1 - kept_share) / 2
 
 
+def reads_moments(contract: Contract) -> bool:
+    """Tell whether attacks read the gradients' second moments.
+
+    A quick audit reads them where labels are hidden, or mixed with other labels. Otherwise mean gradients tell two classes apart,
+    and those attacks find no more (all tables of ``bench label-defenses``).
+    """
+    defenses = contract.defenses()
+    hides = bool(defenses.labels or defenses.gradients) or contract.target.type == "multilabel"
+    return hides or contract.audit is True
+
+
 def some_steps(view: View) -> View:
     """Choose evenly spread steps of a view, for attacks that look at one batch at a time."""
     rows = sum(len(step.rows_B) for step in view.steps)

@@ -32,7 +32,7 @@ from torch import Tensor
 from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
 from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.membership import LATER_EPOCHS, MEMBERSHIP_EPOCHS
-from tallystick.audit.recorded_labels import BATCH_ROWS, save_labels, sums_of
+from tallystick.audit.recorded_labels import BATCH_ROWS, reads_moments, save_labels, sums_of
 from tallystick.config.contract import Contract
 from tallystick.cut.forward import Part
 from tallystick.dataset.dataset import Dataset
@@ -157,9 +157,16 @@ def recorders(
                 plan = recording_plan(schedule, first=first, later=others, epochs=epochs, width=width)
             watching.append(Recorder(plan=plan, store=store))
         if run.audits_labels and not run.audits_numbers:
-            sums = sums_of(store, "cut_gradient")
             watching.append(
-                RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick, later=later)
+                RowRecorder.of(
+                    sums_of(store, "cut_gradient"),
+                    schedule.train_N,
+                    width=width,
+                    resume_epoch=resume_epoch,
+                    quick=quick,
+                    moments=reads_moments(contract),
+                    later=later,
+                )
             )
         by_example = Observers(each=watching, by_example=partial(dataset.seen, peer=number))
         if not run.audits_columns:
@@ -174,7 +181,13 @@ def recorders(
                 observer = Observers(each=(by_example, recorder))
             else:
                 answers = RowRecorder.of(
-                    gradient_sums(store), positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick
+                    gradient_sums(store),
+                    positions,
+                    width=width,
+                    resume_epoch=resume_epoch,
+                    rows=rows,
+                    quick=quick,
+                    moments=False,  # no attack on columns reads them
                 )
                 observer = Observers(each=(by_example, recorder, answers))
         observers.append(observer)

@@ -108,7 +108,7 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
         and tensors["sum_ND"].shape == tensors["last_ND"].shape
         and tensors["sum_ND"].ndim == tensors["white_ND"].ndim == 2
         and tensors["white_DD"].shape in ((0, 0), 2 * tensors["white_ND"].shape[1:])
-        and tensors["energy_NH"].shape == (size, len(HALVES))
+        and tensors["energy_NH"].shape[1:] in ((0,), (len(HALVES),))
         and int(rows_N[0]) >= 0
         and bool((rows_N.diff() > 0).all())
     )
@@ -157,18 +157,19 @@ class RowRecorder:
         resume_epoch: int = 0,
         rows: Callable[[Tensor], Tensor] = one_each,
         quick: bool = False,
+        moments: bool = True,
         later: Callable[..., None] = at_once,
     ) -> "RowRecorder":
         """Begin, or continue from the last epoch before ``resume_epoch``, whose later files are deleted.
 
-        ``quick`` keeps fewer rows.
+        ``quick`` keeps fewer rows; without ``moments`` no second moments of gradients are kept.
         """
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
             return cls(store=store, sums=store.load(earlier[-1]), rows=rows, later=later)
         most = min(most_rows(store.received, width), QUICK_ROWS[store.received] if quick else sys.maxsize)
         rows_N = chosen_rows(train_N, most=most)
-        return cls(store=store, sums=RowSums.zero(store.received, rows_N, width), rows=rows, later=later)
+        return cls(store=store, sums=RowSums.zero(store.received, rows_N, width, moments=moments), rows=rows, later=later)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Add a step."""

@@ -3,6 +3,7 @@
 Shapes: B rows of a step's batch, D cut width, N training rows.
 """
 
+import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,8 @@ NOTES = {
 }
 CLOSE = 0.02  # how near the audit's figure must be
 WANTED = {"quick": 0.05, "full": 0.2}  # greatest wanted share of the training's time
+BATCH, TRAINING_SHARE = 512, 0.8  # of a contract on 200,000 rows
+WHOLE_STEPS = 4000  # after which a default training on these rows ends
 
 
 def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
@@ -134,43 +137,67 @@ def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tens
     return aucs
 
 
-def audit_cost(rows: int, *, turns: int) -> dict[str, Any]:
+def audit_cost(rows: int, *, turns: int, epochs: int = 5) -> dict[str, Any]:
     """Run a job of two processes on a generated table without an audit, with a quick one and with a full one, in turns.
 
-    Return median seconds, processor seconds of a whole run, and peak memory; how much longer recording makes the training; and
-    the time of each party's attacks relative to the training without an audit. Both parties attack at the same time.
+    A turn trains a few epochs with each, so that many turns fit in a few minutes, and what a machine does at one time falls on
+    all three. Steps take what those of a whole training take, so recording is compared as it is, and attacks with a training of
+    WHOLE_STEPS. Each figure is a median over the turns, with its least and its greatest; of each it gives two: by the clock, for
+    each party (both attack at the same time), and by processor seconds of both processes, all threads and ended children.
     """
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in AUDITS}
-    there_and_back = (*AUDITS, *reversed(list(AUDITS))) * turns  # so that a machine that becomes slower or faster favours none
-    for name in there_and_back[: len(AUDITS) * turns]:
-        with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
-            changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": AUDITS[name]}
-            usages = memory.job_usages(Path(folder), rows, "intersection", 1, **changes)
-            seconds: dict[str, dict[str, float]] = {}
-            for role, party in ROLES.items():
-                (path,) = (Path(folder) / party / "runs").glob("*/result.json")
-                phases = read_result(path.read_bytes()).phases
-                seconds[role] = {phase.name: phase.seconds for phase in phases if phase.party == party}
-            measured[name].append({"seconds": seconds, "usages": usages})
-    figures: dict[str, Any] = {"rows": rows, "turns": turns}
-    for name, each in measured.items():
-        processes = list(each[0]["usages"])
+    steps = epochs * math.ceil(rows * TRAINING_SHARE / BATCH)
+    training = {"epochs": epochs, "patience": None, "batch_size": BATCH, "refit": False}
+    turns_of: dict[str, list[dict[str, Any]]] = {name: [] for name in AUDITS}
+    for turn in range(turns):
+        names = list(AUDITS)
+        for name in names[turn % 3 :] + names[: turn % 3]:  # each is first, second and last in turn
+            with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
+                changes: dict[str, Any] = {"training": training, "evaluation": SHORT, "audit": AUDITS[name]}
+                usages = memory.job_usages(Path(folder), rows, "intersection", 1, **changes)
+                seconds: dict[str, dict[str, float]] = {}
+                for role, party in ROLES.items():
+                    (path,) = (Path(folder) / party / "runs").glob("*/result.json")
+                    phases = read_result(path.read_bytes()).phases
+                    seconds[role] = {phase.name: phase.seconds for phase in phases if phase.party == party}
+            processor_s = {role: usages[f"run, {role}"].phases for role in ROLES}
+            turns_of[name].append({"seconds": seconds, "processor_s": processor_s, "usages": usages})
+    longer = WHOLE_STEPS / steps
+    figures: dict[str, Any] = {"rows": rows, "turns": turns, "epochs": epochs, "steps": steps, "whole_steps": WHOLE_STEPS}
+    for name, each in turns_of.items():
         figures[name] = {
-            "training_s": median(one["seconds"]["label"]["training"] for one in each),
-            "audit_s": {role: median(one["seconds"][role].get("audit", 0.0) for one in each) for role in ROLES},
-            "processor_s": {
-                process: round(median(one["usages"][process].processor_s for one in each), 1) for process in processes
+            "training_s": _spread(one["seconds"]["label"]["training"] for one in each),
+            "audit_s": {role: _spread(one["seconds"][role].get("audit", 0.0) for one in each) for role in ROLES},
+            "training_processor_s": {role: _spread(one["processor_s"][role]["training"] for one in each) for role in ROLES},
+            "audit_processor_s": {role: _spread(one["processor_s"][role].get("audit", 0.0) for one in each) for role in ROLES},
+            "peak_mib": {
+                process: round(max(one["usages"][process].memory for one in each) / 2**20, 1) for process in each[0]["usages"]
             },
-            "peak_mib": {process: round(max(one["usages"][process].memory for one in each) / 2**20, 1) for process in processes},
         }
-    training_s = figures["none"]["training_s"]
+    none_s = figures["none"]["training_s"][0]
+    both_s = sum(figures["none"]["training_processor_s"][role][0] for role in ROLES)
     for name, wanted in WANTED.items():
-        figure = figures[name]
-        figure["recording"] = figure["training_s"] / training_s - 1
-        figure["attacking"] = {role: figure["audit_s"][role] / training_s for role in ROLES}
-        figure["share"] = {role: figure["recording"] + figure["attacking"][role] for role in ROLES}
-        figure[f"at most {wanted:g}"] = max(figure["share"].values()) <= wanted
+        figure, pairs = figures[name], list(zip(turns_of[name], turns_of["none"], strict=True))
+        recording = _spread(one["seconds"]["label"]["training"] / none["seconds"]["label"]["training"] - 1 for one, none in pairs)
+        of_both = _spread(
+            sum(one["processor_s"][role]["training"] for role in ROLES)
+            / sum(none["processor_s"][role]["training"] for role in ROLES)
+            - 1
+            for one, none in pairs
+        )
+        attacking = {role: figure["audit_s"][role][0] / (none_s * longer) for role in ROLES}
+        attacking_both = sum(figure["audit_processor_s"][role][0] for role in ROLES) / (both_s * longer)
+        figure["recording"], figure["recording, processor"] = recording, of_both
+        figure["attacking"], figure["attacking, processor"] = attacking, attacking_both
+        figure["share"] = {role: recording[0] + attacking[role] for role in ROLES}
+        figure["share, processor"] = of_both[0] + attacking_both
+        figure[f"at most {wanted:g}"] = max(*figure["share"].values(), figure["share, processor"]) <= wanted
     return figures
+
+
+def _spread(values: Iterable[float]) -> tuple[float, float, float]:
+    """Return the median, the least and the greatest."""
+    every = list(values)
+    return median(every), min(every), max(every)
 
 
 def kept_views_experiment(
@@ -182,7 +209,8 @@ def kept_views_experiment(
     epochs: Annotated[int, Option(help="Of the training that is attacked.", min=1)] = 4,
     sides: Annotated[Sequence[str], several("Whose secret: labels,features; none: the price alone.")] = tuple(MEASURED),
     priced: Annotated[bool, Option("--cost/--no-cost", help="Time a run of two processes with each kind of audit.")] = True,
-    turns: Annotated[int, Option(help="Runs that are timed with each kind of audit.", min=1)] = 3,
+    turns: Annotated[int, Option(help="Runs that are timed with each kind of audit.", min=1)] = 5,
+    timed_epochs: Annotated[int, Option(help="Epochs of a run that is timed.", min=1)] = 5,
     batch_size: int = 512,
 ) -> Experiment:
     """Compare the audits' figures with those of a recorder that keeps everything, and measure the cost of an audit in a run.
@@ -207,7 +235,7 @@ def kept_views_experiment(
         page=kept_views_page,
         setting=about,
         usual={"side": "labels"},
-        about=lambda: {"data": about, **({"cost": audit_cost(rows, turns=turns)} if priced else {})},
+        about=lambda: {"data": about, **({"cost": audit_cost(rows, turns=turns, epochs=timed_epochs)} if priced else {})},
     )
 
 
@@ -240,29 +268,37 @@ def _beside_all(side: str, found: Mapping[str, Sequence[Row]]) -> ResultTable:
 
 def _price(cost: Row) -> ResultTable:
     shares = [
-        f"{name}: recording {cost[name]['recording']:+.0%}, attacking "
-        + " and ".join(f"{cost[name]['attacking'][role]:.0%} ({role} party)" for role in ROLES)
-        + f", wanted at most {wanted:.0%}"
+        f"{name}, wanted at most {wanted:.0%}: by the clock recording {_percent(cost[name]['recording'])}, attacking "
+        + " and ".join(f"{cost[name]['attacking'][role]:.1%} ({role} party)" for role in ROLES)
+        + f"; by processor seconds of both, recording {_percent(cost[name]['recording, processor'])}, attacking "
+        + f"{cost[name]['attacking, processor']:.1%}"
         for name, wanted in WANTED.items()
     ]
     processes = list(cost["none"]["peak_mib"])
     return ResultTable(
-        name=f"A run of {cost['rows']:,} rows",
-        note=f"Shares of the training without an audit. {'; '.join(shares)}. Medians of {counted(cost['turns'], 'turn')}. "
-        "Processor seconds are of a whole run, and hang less on what else the machine does.",
+        name=f"A run of {cost['rows']:,} rows, {counted(cost['epochs'], 'epoch')}",
+        note=f"{'; '.join(shares)}. Recording is that of {cost['steps']:,} steps, beside as many without it in the same turn; "
+        f"attacks are shares of a training of {cost['whole_steps']:,} steps. Medians of {counted(cost['turns'], 'turn')}, least "
+        "and greatest in brackets.",
         columns=[
             "audit",
             "training, s",
             *(f"audit, {role}, s" for role in ROLES),
-            *(f"{process}, processor s" for process in processes),
+            *(f"training, {role}, processor s" for role in ROLES),
+            *(f"audit, {role}, processor s" for role in ROLES),
             *(f"{process}, MiB" for process in processes),
         ],
         rows=[
             [
                 name,
-                cost[name]["training_s"],
-                *(v for kind in ("audit_s", "processor_s", "peak_mib") for v in cost[name][kind].values()),
+                cost[name]["training_s"][0],
+                *(cost[name][of][role][0] for of in ("audit_s", "training_processor_s", "audit_processor_s") for role in ROLES),
+                *cost[name]["peak_mib"].values(),
             ]
             for name in AUDITS
         ],
     )
+
+
+def _percent(spread_of: Sequence[float]) -> str:
+    return "{:+.1%} ({:+.1%}, {:+.1%})".format(*spread_of)

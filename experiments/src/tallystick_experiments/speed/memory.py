@@ -4,12 +4,15 @@ Every process is started as a user starts it. The figures are the peak of reside
 processor time.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,10 +53,14 @@ _CONTRACT: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Hold a process's usage: its peak of resident memory in bytes, and its processor time."""
+    """Hold a process's usage: its peak of resident memory in bytes, and its processor time, also of each phase of a run.
+
+    Processor time is that of all threads, and of children that have ended.
+    """
 
     memory: float
     processor_s: float
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure_memory(
@@ -194,26 +201,61 @@ def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: f
     }
     homes = write_job(folder, contract, parties)
     write_tables(homes, rows, aligned=aligned, seed=seed)
-    command = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
+    command = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "json", "--json"]
     return usages({f"run, {roles[name]}": (command, home) for name, home in homes.items()})
 
 
 def usages(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, Usage]:
     """Run these commands at the same time, and return the usage of each."""
-    running = {}
+    running: dict[str, tuple[subprocess.Popen[bytes], _Follower]] = {}
     for name, (arguments, folder) in commands.items():
-        with (folder / "said").open("wb") as errors:
-            running[name] = subprocess.Popen(
-                [sys.executable, "-m", "tallystick", *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
-            )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tallystick", *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        running[name] = process, _Follower(process)
+        running[name][1].start()
     usages_by_name, failed = dict[str, Usage](), []
-    for name, process in running.items():
+    for name, (process, follower) in running.items():
+        follower.join()  # its last look at the process comes before the process is reaped
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        usages_by_name[name] = Usage(memory=usage.ru_maxrss * 1024.0, processor_s=usage.ru_utime + usage.ru_stime)
+        usages_by_name[name] = Usage(
+            memory=usage.ru_maxrss * 1024.0, processor_s=usage.ru_utime + usage.ru_stime, phases=follower.phases
+        )
         if process.returncode:
-            words = (commands[name][1] / "said").read_text(errors="replace").split()
+            words = " ".join(follower.lines).split()
             failed.append(f"{name} ended with {process.returncode}: {' '.join(words)[-500:] or 'it said nothing'}")
     if failed:
         raise TallystickError("; ".join(failed))
     return usages_by_name
+
+
+class _Follower(threading.Thread):
+    """Read what a process says, and look up its processor time whenever it names a phase."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        super().__init__(daemon=True)
+        self.lines: deque[str] = deque(maxlen=50)
+        self.phases: dict[str, float] = {}
+        self._process = process
+
+    def run(self) -> None:
+        """Follow the process until it closes its standard error."""
+        assert self._process.stderr is not None
+        phase, since = "", 0.0
+        with self._process.stderr as said:
+            for line in said:
+                words = line.decode(errors="replace")
+                if words.startswith('{"phase": '):
+                    now = processor_seconds(self._process.pid)
+                    self.phases[phase] = self.phases.get(phase, 0.0) + now - since
+                    phase, since = str(json.loads(words)["phase"]), now
+                elif not words.startswith('{"what": '):
+                    self.lines.append(words)
+        self.phases[phase] = self.phases.get(phase, 0.0) + processor_seconds(self._process.pid) - since
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process so far, with that of its ended children, from Linux's ``/proc``."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

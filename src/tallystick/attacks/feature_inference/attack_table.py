@@ -7,6 +7,7 @@ from types import MappingProxyType
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
 from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
 from tallystick.attacks.feature_inference.course import CourseAttack
+from tallystick.attacks.feature_inference.denoised import DenoisedKernels
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_initial_weights import KnownStartAttack
 from tallystick.attacks.feature_inference.marginals import MarginalMatching
@@ -55,10 +56,10 @@ class FeatureInferenceAttack:
 
     @property
     def several_looks(self) -> bool:
-        """Tell whether it needs several embeddings of a row to find more than the other attacks."""
-        if isinstance(self.attack, KernelRidge):
-            return self.attack.reads in ("mean", "looks")
-        return isinstance(self.attack, (CourseAttack, WeightedMean))
+        """Tell whether it finds what another attack finds if a row was embedded only once: then the last embedding and all
+        embeddings side by side are the mean embedding.
+        """
+        return isinstance(self.attack, KernelRidge) and self.attack.reads in ("last", "looks")
 
     @property
     def parts(self) -> tuple[FeatureAttack, ...]:
@@ -146,6 +147,12 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "bootstrap": FeatureInferenceAttack(
             attack=BootstrapInversion(),
             description="learns how known rows are embedded, embeds made-up rows in the same way, and learns to invert these",
+            behind_noise=True,
+        ),
+        "denoised": FeatureInferenceAttack(
+            attack=DenoisedKernels(),
+            description="smooth curves from directions of the mean embedding that vary more than noise",
+            quick=True,
             behind_noise=True,
         ),
         "weighted-mean": FeatureInferenceAttack(

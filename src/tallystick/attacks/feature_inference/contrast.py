@@ -1,6 +1,7 @@
 """Rebuild columns from embeddings with one column shuffled, which the measurement of column importance sends.
 
-Shapes: N rows, K known rows, C columns, D cut width, P components, U units, F inputs or numeric columns, Q quantiles, S scores.
+Shapes: N rows, K known rows, C columns, D cut width, P components, U units, F inputs or numeric columns, Q quantiles, S scores,
+J found clusters.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ class ShuffledColumnsAttack:
     If the bottom begins with a linear layer, a number's contribution is the number times a weight, at each unit that is not at
     rest; later layers bend it. With known rows, Gaussian kernels on the first components map it to the cell. Without known
     rows, a number's rows are ranked by the contribution (``upward`` gives the direction) and each rank gets its quantile; a
-    category's rows form clusters, named by their sizes.
+    category's rows form clusters, named by their sizes, and are ranked by how much nearer they are to its cluster.
 
     Args:
         bandwidths: of the kernels, in units of the median distance of known rows; above 0.
@@ -87,24 +88,50 @@ class ShuffledColumnsAttack:
         clusters = [max(1, int((share_C * len(view.last_ND) >= 1).sum())) for share_C in shares]
         parts = [1] * quantile_QF.shape[1] + [min(MOST_PARTS, max(1, count - 1), view.last_ND.shape[1]) for count in clusters]
         read = [_contributions(left_ND, active_ND, count) for left_ND, count in zip(lefts, parts, strict=True)]
-        scores = torch.split(_without_noise(read, view, generator), parts, dim=1)
+        contributions = torch.split(_without_noise(read, view, generator), parts, dim=1)
         values = []
-        for quantile_Q, z_N1 in zip(quantile_QF.T, scores, strict=False):
+        for quantile_Q, z_N1 in zip(quantile_QF.T, contributions, strict=False):
             order_N = z_N1[:, 0].argsort()
             wanted_N = at_ranks(quantile_Q, len(order_N))
             values.append(torch.empty_like(wanted_N).scatter_(0, order_N, wanted_N))
-        codes = []
-        for share_C, count, z_NP in zip(shares, clusters, scores[len(values) :], strict=True):
-            cluster_N = k_means(z_NP, count, generator=generator)
-            by_size_C = torch.bincount(cluster_N, minlength=count).argsort(descending=True)
+        codes, scores, ranked_codes = [], [], []
+        for share_C, count, z_NP in zip(shares, clusters, contributions[len(values) :], strict=True):
+            cluster_N = k_means(z_NP, count, generator=generator) if count != 2 else _two_groups(z_NP[:, 0], share_C)
+            size_C = torch.bincount(cluster_N, minlength=count)
+            by_size_C = size_C.argsort(descending=True)
             code_C = torch.empty_like(by_size_C)
             code_C[by_size_C] = share_C.argsort(descending=True)[:count]
             codes.append(code_C[cluster_N])
+            (found_J,) = size_C.nonzero(as_tuple=True)
+            ranked_codes.append(code_C[found_J])
+            scores.append(_nearness(z_NP, cluster_N, found_J))
         none_N0 = torch.empty(len(view.contrast_NCD), 0, dtype=torch.float64)
         return Reconstruction(
             numeric_NF=torch.stack(values, dim=1) if values else none_N0,
             categorical_NG=torch.stack(codes, dim=1) if codes else none_N0.long(),
+            scores=tuple(scores),
+            codes=tuple(ranked_codes),
         )
+
+
+def _two_groups(z_N: Tensor, share_C: Tensor) -> Tensor:
+    """Return 1 for as many rows as the second most frequent category has, at the end where the distribution has its tail, and 0
+    for others. Unlike clusters, these rows are of the rarer category more often even if noise hides most of the change.
+    """
+    centred_N = z_N - z_N.mean()
+    rarer = round(float(share_C.sort(descending=True).values[1]) * len(z_N))
+    order_N = (centred_N * centred_N.pow(3).sum().sign()).argsort(descending=True)
+    return torch.zeros_like(order_N).index_fill_(0, order_N[:rarer], 1)
+
+
+def _nearness(z_NP: Tensor, cluster_N: Tensor, found_J: Tensor) -> Tensor:
+    """Return how much nearer each row is to each found cluster's mean than to the nearest other one's, as squared distances
+    (J, N).
+    """
+    mean_JP = torch.stack([z_NP[cluster_N == cluster].mean(dim=0) for cluster in found_J.tolist()])
+    apart_JN = torch.cdist(mean_JP, z_NP).square()
+    least_2N = apart_JN.topk(min(2, len(apart_JN)), dim=0, largest=False)[0]
+    return torch.where(apart_JN == least_2N[0], least_2N[-1], least_2N[0]) - apart_JN
 
 
 def _without_noise(scores: Sequence[Tensor], view: FeatureView, generator: torch.Generator) -> Tensor:

@@ -56,6 +56,7 @@ class LabelInferenceAttack:
         from_flip: whether it undoes randomised response of a known probability (``View.flip``).
         of_several: whether it separates several labels of a row (``View.labels``).
         quick: whether the quick audit runs it: it reads one vector per row and takes only a moment.
+        from_moments: whether it reads second moments of gradients.
         upper_bound: whether it needs labels that no attacker has. It shows how much there is to find at least; another classifier
             may find more.
     """
@@ -76,6 +77,7 @@ class LabelInferenceAttack:
     of_several: bool = False
     upper_bound: bool = False
     quick: bool = False
+    from_moments: bool = False
 
     def allows(self, classes: int) -> bool:
         """Tell whether it can be used on a target of this many classes; 0 means a number."""
@@ -182,6 +184,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             multiclass=False,
             over_training=True,
             quick=True,
+            from_moments=True,
         ),
         "high-energy": LabelInferenceAttack(
             attack=EnergyAttack(half="high"),
@@ -190,6 +193,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             multiclass=False,
             over_training=True,
             quick=True,
+            from_moments=True,
         ),
         "paired-energy": LabelInferenceAttack(
             attack=PairedEnergy(),
@@ -199,6 +203,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             multiclass=False,
             over_training=True,
             quick=True,
+            from_moments=True,
         ),
         "unmixed": LabelInferenceAttack(
             attack=UnmixedAttack(),
@@ -266,6 +271,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             multiclass=False,
             over_training=True,
             quick=True,
+            from_moments=True,
         ),
         "combined": LabelInferenceAttack(
             attack=CombinedAttack(parts=(*OF_GRADIENTS, SurrogateTop()), embeddings=True),
@@ -443,6 +449,7 @@ def _unflipped(name: str, row: LabelInferenceAttack) -> LabelInferenceAttack:
         from_flip=True,
         of_several=row.of_several,
         quick=row.quick,
+        from_moments=row.from_moments,
     )
 
 
