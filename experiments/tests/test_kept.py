@@ -122,7 +122,7 @@ def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
 
 
 def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attack after three turns of which the second takes thrice as long: a full audit's recording adds a tenth by the clock, and a fifth
+    """Time three turns, of which the second takes thrice as long. A full audit's recording adds a tenth by the clock, and a fifth
     of both sides' processor time; attacks are a share of a training ten times as long.
     """
     turns: Counter[str] = Counter()
@@ -175,7 +175,7 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
 
 
 def test_the_processor_time_of_a_process_is_found_by_phase(tmp_path: Path) -> None:
-    """A process that works half a second in its second phase."""
+    """Follow a process that works half a second in its second phase."""
     code = (
         "import sys, time\n"
         "for name in ('rest', 'work', 'end'):\n"

@@ -154,7 +154,7 @@ def test_a_rare_category_that_is_ranked_and_never_guessed_is_found(name):
 
 
 def test_a_rare_category_of_a_shuffled_column_is_ranked_where_no_row_is_known():
-    """It was judged by accuracy alone, which behind noise said "a guess". Seeded."""
+    """Rank it, seeded: by accuracy alone noise made it "a guess"."""
     rows = 2000
     code_N = (torch.rand(rows, generator=torch.Generator().manual_seed(1)) < 0.028).long()
     clean_ND = drawn(rows, 4, seed=2)
@@ -322,7 +322,7 @@ def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
 
 
 def test_few_known_rows_are_not_spent_on_directions_that_hold_noise_alone():
-    """Three columns in 96 directions, of which twelve hold more than noise. Seeded."""
+    """Read three columns off 96 directions, of which twelve hold more than noise; seeded."""
     truth = columns()
     z_ND = torch.tanh(truth.numeric_NF @ drawn(3, 12, seed=10)) @ drawn(12, 96, seed=20) / 6 + 0.6 * drawn(ROWS, 96, seed=30)
     found = {
@@ -333,7 +333,7 @@ def test_few_known_rows_are_not_spent_on_directions_that_hold_noise_alone():
 
 
 def test_penalties_and_kernels_are_weighted_by_the_likelihood_of_the_known_values():
-    """Beside PyTorch's normal density, of a single kernel with each penalty, where a target counts alone."""
+    """Compare with PyTorch's normal density, for one kernel with each penalty, where a target counts alone."""
     x_KD, x_ND = drawn(30, 3).double(), drawn(50, 3, seed=1).double()
     y_KS = torch.stack([x_KD[:, 0].sin(), drawn(30, seed=2).double()], dim=1)
     y_KS = y_KS - y_KS.mean(dim=0)

@@ -171,7 +171,7 @@ QUICK = SimpleNamespace(audit="quick", target=SimpleNamespace(type="binary"))
 
 @pytest.mark.parametrize(("target", "sides"), [("binary", True), ("multilabel", False)])
 def test_two_labels_are_not_taken_for_two_classes(target, sides, monkeypatch):
-    """A sum of two labels' gradients has no two sides, and was turned as if it had."""
+    """Turn no sum of two labels' gradients, which has no two sides."""
     step, classes_NC, truth = planted(0, rows=100)
     turned = []
     monkeypatch.setattr(
