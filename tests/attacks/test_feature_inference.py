@@ -321,6 +321,30 @@ def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
     assert found.by_attack["ridge-mean", 200] > found.by_attack["ridge", 200] + 0.2
 
 
+def test_passes_by_fixed_weights_are_explained_by_one_layer():
+    """Read six columns off eight passes of four units, whose weights drift between passes; seeded."""
+    rows, numbers = 800, 6
+    numeric_NF = drawn(rows, numbers)
+    drift = [drawn(numbers, 4, seed=2) + 0.25 * drawn(numbers, 4, seed=10 + look) for look in range(8)]
+    looks_NE = torch.cat([torch.relu(numeric_NF @ weight_FD + 0.3) for weight_FD in drift], dim=1)
+    truth = ColumnValues(
+        numeric_NF=numeric_NF,
+        categorical_NG=torch.empty(rows, 0, dtype=torch.int64),
+        numeric=tuple("abcdef"),
+        categorical=(),
+        categories=(),
+    )
+
+    def found(name, at_NL):
+        how = {"looks_NE": looks_NE, "looks_at_NL": at_NL, "attacks": one_attack(name), "known": (100,), "draws": 1}
+        return rebuilt(looks_NE[:, -4:], looks_NE[:, -4:], truth, **how).mean(100)
+
+    still_NL = torch.zeros(rows, 8, dtype=torch.int64)
+    assert found("layer", still_NL) > found("course", still_NL) + 0.05
+    moving_NL = torch.arange(rows)[:, None].expand(rows, 8) % 7
+    assert found("layer", moving_NL) == found("course", moving_NL), "other weights at each step"
+
+
 def test_few_known_rows_are_not_spent_on_directions_that_hold_noise_alone():
     """Read three columns off 96 directions, of which twelve hold more than noise; seeded."""
     truth = columns()

@@ -204,7 +204,7 @@ def test_a_quick_audit_of_columns_names_the_attacks_that_it_leaves_out():
     contract = parse_contract(contract_values(PARTIES, audit="quick"))
     (line,) = feature_audit._left_out(contract, feature_audit._attacks(contract, every=False))
     names, _, reason = line.partition(": ")
-    left_out = {"surrogate", "network", "bootstrap", "denoised", "weighted-mean", "ridge-looks", "kernel-looks"}
+    left_out = {"surrogate", "network", "layer", "bootstrap", "denoised", "weighted-mean", "ridge-looks", "kernel-looks"}
     assert left_out == set(names.split(", "))
     assert reason.endswith("`audit: true` runs them and may find more")
 

@@ -10,6 +10,8 @@ from tallystick.attacks.feature_inference.course import CourseAttack
 from tallystick.attacks.feature_inference.denoised import DenoisedKernels
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_initial_weights import KnownStartAttack
+from tallystick.attacks.feature_inference.layer import START as LAYER_START
+from tallystick.attacks.feature_inference.layer import LayerAttack
 from tallystick.attacks.feature_inference.marginals import MarginalMatching
 from tallystick.attacks.feature_inference.network import InversionNetwork
 from tallystick.attacks.feature_inference.simulator import START, SimulatorDecoding
@@ -66,6 +68,8 @@ class FeatureInferenceAttack:
         """Return the attacks whose guesses this attack reads."""
         if isinstance(self.attack, SimulatorDecoding):
             return (START,)
+        if isinstance(self.attack, LayerAttack):
+            return (LAYER_START,)
         return self.attack.parts if isinstance(self.attack, WeightedMean) else ()
 
     @property
@@ -110,7 +114,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "ridge-mean": FeatureInferenceAttack(
             attack=KernelRidge(reads="mean"),
-            description="as ridge, from the row's mean embedding over the training, which averages fresh noise out",
+            description="as ridge, from the row's mean embedding, which averages fresh noise out",
             quick=True,
         ),
         "kernel": FeatureInferenceAttack(
@@ -135,6 +139,10 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             description="smooth curves from the variation of the row's embeddings over several epochs, aligned by time",
             quick=True,
         ),
+        "layer": FeatureInferenceAttack(
+            attack=LayerAttack(),
+            description="as course, corrected until one layer explains the embeddings",
+        ),
         "network": FeatureInferenceAttack(
             attack=InversionNetwork(),
             description="a small network from all of a row's embeddings and their mean to all columns",
@@ -142,7 +150,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "surrogate": FeatureInferenceAttack(
             attack=SurrogateInversion(),
-            description="learns a stand-in for the bottom model and inverts it, from the row's mean embedding",
+            description="inverts a learnt stand-in for the bottom model, from the row's mean embedding",
         ),
         "bootstrap": FeatureInferenceAttack(
             attack=BootstrapInversion(),
