@@ -196,7 +196,7 @@ def read_delimited(
             marks.add(name, look, form, stays_text=False)
             if (decimal or ".") in look.readings:
                 doubts["exponent"] += [name] * look.has_exponent
-                for doubt in _spelling_doubts(_unmarked(column.str.strip_chars(), look.marks)):
+                for doubt in _spelling_doubts(_unmarked(column.head(LOOKED_AT).str.strip_chars(), look.marks)):
                     doubts[doubt].append(name)
             continue
         # A single type's name may be a value
