@@ -151,8 +151,8 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
         return usages
 
     monkeypatch.setattr(kept.memory, "job_usages", job_usages)
-    monkeypatch.setattr(kept, "WHOLE_STEPS", 40)
-    cost = kept.audit_cost(1000, turns=3, epochs=2)  # of two steps each
+    monkeypatch.setattr(kept, "WHOLE_STEPS", 60)
+    cost = kept.audit_cost(1000, turns=3, epochs=2)  # of three steps each
     assert turns == {"none": 3, "quick": 3, "full": 3}
     assert cost["none"]["training_s"] == (10.0, 10.0, 30.0)
     full = cost["full"]
