@@ -11,7 +11,7 @@ from tallystick.models import fixed_features
 from tallystick.run_folder import shared_head as halves
 
 SMALL = (
-    (shared_head, "OWN_EPOCHS", (5, 5)),
+    (shared_head, "OWN_EPOCHS", (2, 2)),
     (fixed_features, "RANDOM_SUMS", 24),
     (halves, "_AXES_LABEL_PARTY", 128),
     (halves, "_AXES_FEATURE_PARTY", 128),

@@ -33,6 +33,7 @@ from tallystick.network.messages import encode
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.own_network import MEMBERS
 from tallystick.run_folder.shared_head import RowScores, keep_row_scores
 from tallystick.scoring.explain import check_explained
 from tallystick.secret_sharing.ring import MaskStream
@@ -154,7 +155,7 @@ def test_rows_of_no_weight_teach_nothing(full):
     # With equal weights the flipped labels cost AUC; without weight they do not.
     frames, parties = with_weights()
     joint = simulate(parse_contract(shared()), frames, parties, secret_seed=1).evaluation["joint"]["auc"]["value"]
-    assert joint > 0.9  # weights count in the evaluation, too
+    assert joint > 0.85  # weights count in the evaluation, too; with equal weights it is .56
 
 
 SEVERAL = ("bank", "club", "shop")
@@ -321,7 +322,7 @@ def test_labels_that_make_the_own_network_diverge_end_nothing_that_others_see(mo
 
     def diverging(model, own, objective, peers, run):
         if not steps:
-            steps.append(3 * run.schedule.steps_per_epoch)
+            steps.append(run.schedule.steps_per_epoch)
             run.progress("training", steps[0], run.steps)
             raise Diverged("the loss is not finite")
         steps.append(run.steps)
@@ -344,8 +345,8 @@ def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatc
     for label in (pl.col("y"), pl.Series(np.arange(len(frames["bank"])) % 2)):  # the second one is useless
         changed = {**frames, "bank": frames["bank"].with_columns(y=label)}
         simulate(parse_contract(shared()), changed, columns(PARTIES), secret_seed=1)
-    assert [run.screening for run in runs] == [None] * 4  # two members each
-    assert [run.steps for run in runs[:2]] == [run.steps for run in runs[2:]]
+    assert [run.screening for run in runs] == [None] * 2 * MEMBERS
+    assert [run.steps for run in runs[:MEMBERS]] == [run.steps for run in runs[MEMBERS:]]
 
 
 def test_no_row_s_own_logit_comes_from_a_member_that_learnt_from_it(full, monkeypatch):

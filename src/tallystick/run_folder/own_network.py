@@ -19,7 +19,7 @@ from tallystick.run_folder.trained import Architecture
 from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import load_weights, read_tensors, write_tensors
 
-MEMBERS = 2
+MEMBERS = 4
 _WEIGHTS, _SPREAD = "own-network.safetensors", "own-network-spread.safetensors"
 
 

@@ -79,9 +79,9 @@ from tallystick.training.label_party import train_label_party as train_network
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 
-_OWN_STEPS_AN_EPOCH, _OWN_STEPS = 20, 400
+_OWN_STEPS_AN_EPOCH, _OWN_STEPS = 20, 1600
 """Steps of each member of the label party's own network, in these batch sizes and epochs. Large batches take the least time."""
-_OWN_BATCHES, OWN_EPOCHS = (32, 512), (10, 30)
+_OWN_BATCHES, OWN_EPOCHS = (32, 512), (10, 60)
 _OWN_RATE = 0.008
 """The rate in the largest batches. In smaller ones it falls with the root of their size."""
 _MOST_FEATURES_A_ROW = 0.3
@@ -446,21 +446,25 @@ def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor 
     if job.contract.target.type == "regression":
         own = own.trained_on(own.known_labels.training_labels_N.clamp(-LARGEST_LABEL, LARGEST_LABEL))
     for number, member in enumerate(model.members):
-        learnt_N = train_N[fold_N != number]
+        learnt_N, judged_N = train_N[fold_N != number], train_N[fold_N == number]
         if len(learnt_N):
-            _train_member(alone, replace(own, train_N=learnt_N, validation_N=learnt_N[:0], test_N=learnt_N[:0]), member, number)
+            _train_member(alone, replace(own, train_N=learnt_N, validation_N=judged_N, test_N=learnt_N[:0]), member, number)
     network, logits_NC = OwnNetwork.of(model, own.features_at, train_N, fold_N)
     network.keep(job.folder)
     return network, logits_NC
 
 
 def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> None:
-    """Train a member of the own network on the rows of the other members' folds, in as many steps as their number says."""
+    """Train a member of the own network on the rows of the other members' folds, in as many steps as their number says.
+
+    The weights after the epoch that is best on the rows of its own fold stay. Weights are written after every epoch, because
+    others could see how many epochs were better than all before.
+    """
     rows = len(own.train_N)
     batch_size = min(max(2 ** round(math.log2(rows / _OWN_STEPS_AN_EPOCH)), _OWN_BATCHES[0]), _OWN_BATCHES[1])
     epochs = min(max(round(_OWN_STEPS / math.ceil(rows / batch_size)), OWN_EPOCHS[0]), OWN_EPOCHS[1])
     settings = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
-    training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, **settings})
+    training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, "validations": 1, **settings})
     schedule = own.schedule(training, seed=job.contract.seed)
     last_step = 0
 
@@ -472,7 +476,11 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
     store = job.folder.store(f"own-network-{number}")
     run = TrainingRun(training=training, schedule=schedule, store=store, progress=progress)
     try:
-        train_network(member, own.features_at, own.objective(), [], run)
+        state = train_network(member, own.features_at, own.objective(), [], run)
+        assert state.best_step is not None, "the first epoch is the best so far"
+        lowest = np.minimum.accumulate([epoch["validation_loss"] for epoch in state.history if "validation_loss" in epoch])
+        for _ in range(int((np.diff(lowest) == 0).sum())):  # once for each epoch that was not better
+            store.save_best(member, step=state.best_step)
     except Diverged as error:  # a divergence depends on labels, so the others must not see that this party stopped
         job.logbook.watcher.say(f"own columns: {error}; the head goes on without this feature")
         remainder = training.model_copy(update={"epochs": max(1, epochs - last_step // schedule.steps_per_epoch)})
