@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,7 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(kept.memory, "job_usages", job_usages)
     monkeypatch.setattr(kept, "WHOLE_STEPS", 60)
+    monkeypatch.setattr(kept, "replayed_recording", lambda *_, audit, **_role: {"none": 0.0, "quick": 0.3, "full": 2.0}[audit])
     cost = kept.audit_cost(1000, turns=3, epochs=2)  # of three steps each
     assert turns == {"none": 3, "quick": 3, "full": 3}
     assert cost["none"]["training_s"] == (10.0, 10.0, 30.0)
@@ -163,8 +165,8 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
     assert full["recording, processor"] == pytest.approx((0.2, 0.2, 0.2))
     assert full["attacking"] == pytest.approx({"label": 0.005, "feature": 0.008})
     assert full["attacking, processor"] == pytest.approx(1.3 / 200)
-    assert full["share"] == pytest.approx({"label": 0.105, "feature": 0.108})
-    assert full["share, processor"] == pytest.approx(0.2065)
+    assert full["recording, replayed"]["feature"] == pytest.approx((0.2, 0.0667, 0.2), abs=1e-4)
+    assert full["share"] == pytest.approx({"label": 0.205, "feature": 0.208})
     assert not full["at most 0.2"]
     assert cost["quick"]["at most 0.05"]
     (table,) = kept.kept_views_page(
@@ -172,6 +174,11 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
     ).tables
     assert "by processor seconds of both, recording +20.0% (+20.0%, +20.0%)" in table.note
     assert table.rows[2][:8] == ["full", 11.0, 0.5, 0.8, 12.0, 12.0, 0.5, 0.8]
+
+
+def test_recording_is_replayed_for_each_party_and_form() -> None:
+    for role, audit in product(kept.ROLES, kept.AUDITS):
+        assert (kept.replayed_recording(2000, 2, role=role, audit=audit) > 0) == (audit != "none")
 
 
 def test_the_processor_time_of_a_process_is_found_by_phase(tmp_path: Path) -> None:

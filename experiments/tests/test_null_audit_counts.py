@@ -21,7 +21,7 @@ def test_shuffled_truth_is_audited_once_each_and_gone_on_with(tmp_path: Path, mo
     ]
     first, second = again.rows
     assert found.rows == [first]
-    assert first["intervals"].keys() >= {"norm-averaged", "low-energy", "completion"}
+    assert first["intervals"].keys() >= {"norm-averaged", "completion"}
     assert first["intervals"] != second["intervals"]  # other labels
     assert "What they said" in render_benchmark(again.page(), tmp_path / "page.html").read_text()
 
