@@ -194,12 +194,12 @@ def audit_cost(rows: int, *, turns: int, epochs: int = 2) -> dict[str, Any]:
         )
         attacking = {role: figure["audit_s"][role][0] / (none_s * longer) for role in ROLES}
         attacking_both = sum(figure["audit_processor_s"][role][0] for role in ROLES) / (both_s * longer)
-        replayed = {
+        alone = {
             role: _spread(one["replayed"][role] / none["seconds"]["label"]["training"] for one, none in pairs) for role in ROLES
         }
-        figure["recording"], figure["recording, processor"], figure["recording, replayed"] = recording, of_both, replayed
+        figure["recording"], figure["recording, processor"], figure["recording, replayed"] = recording, of_both, alone
         figure["attacking"], figure["attacking, processor"] = attacking, attacking_both
-        figure["share"] = {role: replayed[role][0] + attacking[role] for role in ROLES}
+        figure["share"] = {role: alone[role][0] + attacking[role] for role in ROLES}
         figure[f"at most {wanted:g}"] = max(figure["share"].values()) <= wanted
     return figures
 
