@@ -82,6 +82,8 @@ from tallystick.training.run import TrainingRun
 _OWN_STEPS_AN_EPOCH, _OWN_STEPS = 20, 1600
 """Steps of each member of the label party's own network, in these batch sizes and epochs. Large batches take the least time."""
 _OWN_BATCHES, OWN_EPOCHS = (32, 512), (10, 60)
+_OWN_ROWS = 200_000
+"""Rows from which each member learns, over all epochs, unless that is less than the fewest epochs."""
 _OWN_RATE = 0.008
 """The rate in the largest batches. In smaller ones it falls with the root of their size."""
 _MOST_FEATURES_A_ROW = 0.3
@@ -462,7 +464,8 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
     """
     rows = len(own.train_N)
     batch_size = min(max(2 ** round(math.log2(rows / _OWN_STEPS_AN_EPOCH)), _OWN_BATCHES[0]), _OWN_BATCHES[1])
-    epochs = min(max(round(_OWN_STEPS / math.ceil(rows / batch_size)), OWN_EPOCHS[0]), OWN_EPOCHS[1])
+    most_epochs = min(_OWN_STEPS / math.ceil(rows / batch_size), _OWN_ROWS / rows)
+    epochs = min(max(round(most_epochs), OWN_EPOCHS[0]), OWN_EPOCHS[1])
     settings = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
     training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, "validations": 1, **settings})
     schedule = own.schedule(training, seed=job.contract.seed)
