@@ -1,8 +1,9 @@
-"""Two processes that cannot import PyTorch align tables over TLS. What else needs PyTorch says so in a line."""
+"""Two processes with only the packages of requirements-align.txt align CSV files over TLS. What needs more says so in a line."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -30,8 +31,25 @@ for command in sys.argv[1:]:
     assert "torch" not in sys.modules
 """
 """One command after the other, each with its exit code on the line after its output."""
-HIDDEN = ("torch", "scipy", "opendp", "dp_accounting", "duckdb", "rapidfuzz")
+HIDDEN = ("torch", "pyarrow", "scipy", "opendp", "dp_accounting", "duckdb", "rapidfuzz")
 """The packages that requirements-align.txt leaves out."""
+
+
+def test_the_list_of_packages_leaves_them_out():
+    lines = (Path(__file__).parents[2] / "requirements-align.txt").read_text().splitlines()
+    packages = {line.partition("==")[0].replace("-", "_") for line in lines if "==" in line}
+    assert "polars" in packages
+    assert packages.isdisjoint(HIDDEN)
+
+
+def csv_job(root, values, *, rows):
+    """Lay out a job whose tables are CSV files."""
+    job = lay_out(root, PARTIES, values, rows=rows)
+    for party in PARTIES:
+        table = job.home(party) / "table.parquet"
+        pl.read_parquet(table).write_csv(table.with_suffix(".csv"))
+        job.change(party, table={"path": "table.csv"})
+    return job
 
 
 def start(job, party, *commands):
@@ -73,7 +91,7 @@ def test_two_processes_align_without_it(tmp_path, alignment):
     values = contract_values(PARTIES, alignment={**alignment, "keys": [{"name": "id"}]})
     if alignment["method"] != "union":
         values |= {"defense": [{"method": "label-dp", "epsilon": 1}]}
-    job = lay_out(tmp_path, PARTIES, values, rows=300)
+    job = csv_job(tmp_path, values, rows=300)
     ids = [set(pl.read_parquet(job.home(party) / "table.parquet")["id"]) for party in PARTIES]
     resumes = alignment["method"] != "union"
     ends, *again = both(job, "align", *["align --resume"] * resumes)
@@ -97,6 +115,23 @@ def test_a_command_that_trains_says_what_is_missing(tmp_path):
         assert code == 2
         assert "PyTorch is not installed" in facts["error"]["message"]
     assert len(err.strip().splitlines()) == 2
+
+
+def test_they_count_the_overlap(tmp_path):
+    job = csv_job(tmp_path, contract_values(PARTIES, overlap={"least": 1}), rows=300)
+    ids = [set(pl.read_csv(job.home(party) / "table.csv")["id"]) for party in PARTIES]
+    (ends,) = both(job, "overlap")
+    for code, facts, err in ends.values():
+        assert (code, facts.get("common")) == (0, len(ids[0] & ids[1])), err
+
+
+@pytest.mark.parametrize("source", [{"path": "table.parquet"}, {"path": "s3://bucket/table.csv"}], ids=["parquet", "store"])
+def test_a_source_that_pyarrow_reads_says_that_it_is_missing(tmp_path, source):
+    job = lay_out(tmp_path, PARTIES, contract_values(PARTIES), rows=60)
+    job.change("bank", table=source)
+    ((code, facts),), _ = ends_of(start(job, "bank", "align"))
+    assert code == 2
+    assert "pip install pyarrow" in facts["error"]["message"]
 
 
 def test_a_table_by_query_says_that_duckdb_is_missing(tmp_path):

@@ -59,7 +59,7 @@ class Store:
         make = {"s3": _s3, "gs": _gs, "abfs": _abfs}[scheme]
         try:
             key, files = make(rest, config)
-        except ConfigError:
+        except (ConfigError, ModuleNotFoundError):
             raise
         except (ImportError, ValueError, OSError) as error:
             raise DataError(f"{address}: cannot be reached: {_words(error)}") from None

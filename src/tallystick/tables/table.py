@@ -143,10 +143,18 @@ def read_table(table: TableConfig, *, text: Collection[str] = (), asks_for: Call
     Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
     """
     require_polars_threads()
-    if table.path is not None:
-        source, frame = str(table.path), _read_files(table.path, table, text, asks_for)
-    else:
-        source, frame = _database_name(table), LazyTable.of(_query(table, text, asks_for))
+    source = str(table.path) if table.path is not None else _database_name(table)
+    try:
+        if table.path is not None:
+            frame = _read_files(table.path, table, text, asks_for)
+        else:
+            frame = LazyTable.of(_query(table, text, asks_for))
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise DataError(
+            f"{source}: PyArrow, which reads whatever is not a local CSV or TSV file, is not installed; run: pip install pyarrow"
+        ) from None
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
