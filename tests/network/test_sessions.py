@@ -52,6 +52,21 @@ def test_a_peer_that_is_there_and_answers_nothing_is_given_up_and_told(networks,
     assert isinstance(error_of(lambda: at_shop.receive(Note)), PeerStopped)
 
 
+@pytest.mark.parametrize("before_s", [None, 60.0, 1.0, 0.2], ids="{}".format)
+def test_a_wait_ends_on_time_whichever_wait_came_before(before_s, networks, pool):
+    """Waits share one alarm, which an answer does not cancel: neither an earlier nor a later one may move the next wait's end."""
+    _, _, at_bank, at_shop = connected(networks, pool)
+    if before_s is not None:
+        waiting = pool.submit(at_bank.receive, Note, within_s=before_s)
+        time.sleep(0.1)
+        at_shop.send(Note(number=1))
+        assert waiting.result(10).number == 1
+    began = time.monotonic()
+    error = error_of(lambda: at_bank.receive(Note, within_s=0.6))
+    assert str(error) == "shop is there, and sent no Note for 0.6 s"
+    assert 0.6 <= time.monotonic() - began < 5  # far below the longest wait before, however busy the machine
+
+
 @pytest.mark.parametrize("bound", [{}, {"within_s": 60.0}], ids=["for ever", "with a bound"])
 def test_a_peer_that_is_there_and_sends_nothing_is_named_while_this_side_waits(bound, networks, pool, monkeypatch):
     """It may compute for long: the wait goes on, and people can ask. A wait that is usually long is not mentioned."""

@@ -32,6 +32,8 @@ class Loop:
         self._drivers: set[int] = set()  # threads that drive or are about to
         self._last_driven = time.monotonic()
         self._spinning = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
         self._handed_over = threading.Event()
         self._keeping = False
         self._half_done = 0  # frames that are half read
@@ -85,19 +87,25 @@ class Loop:
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
 
-    def spin(self, until: float | None = None) -> None:
-        """Run until wake() is called, or until that time."""
-        timer = None
-        if until is not None:
-            timer = self._loop.call_at(self._loop.time() + max(until - time.monotonic(), 0), self._loop.stop)
+    def spin(self, until: float = math.inf) -> None:
+        """Run until wake() is called, or until that time; seldom it returns earlier."""
+        if until < self._alarm_at:
+            # An alarm stays when the wait ends, and the next wait, which often has a later end, shares it: a timer for each
+            # message would cost more than the message.
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = until
+            self._alarm = self._loop.call_at(self._loop.time() + max(until - time.monotonic(), 0), self._ring)
         self._unpark()
         self._spinning = True
         try:
             self._loop.run_forever()
         finally:
             self._spinning = False
-            if timer is not None:
-                timer.cancel()
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at = None, math.inf
+        self.wake()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, before the loop has begun or as its driver, and return its result."""

@@ -203,7 +203,7 @@ class Session:
                             )
                         quiet_s *= 2
                     until = min(self._due(kind, began, math.inf if within_s is None else within_s), began + quiet_s)
-                    self._loop.spin(until=until if until < math.inf else None)
+                    self._loop.spin(until=until)
         payload = self._inbox.popleft()
         self._consumed += len(payload) + HEADER.size + FRAME_COST
         if self._consumed - self._consumed_told > ACK_BYTES:
