@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -188,6 +188,8 @@ class AskByKey:
         keys_M = sorted(set(keys_B))
         place = {key: number for number, key in enumerate(keys_M)}
         (answered,) = self.partners.ask([(keys_M, ())])
+        if len(keys_B) == 1:
+            return answered
         return _of_wanted(answered, np.arange(len(keys_M)), np.array([place[key] for key in keys_B], dtype=np.int64))
 
 
@@ -292,17 +294,24 @@ def nothing(partners: Partners, rows: int) -> Answered:
 
 def _of_wanted(answered: Answered, positions_M: NDArray[np.int64], place_B: NDArray[np.int64]) -> Answered:
     """Return the answers for these ascending positions in the order of the wanted places; -1 means no position."""
-    return replace(picked(positions_M, answered.state_B, answered.cuts_ED, place_B), waited_s=answered.waited_s)
+    return picked(positions_M, answered.state_B, answered.cuts_ED, place_B, waited_s=answered.waited_s)
 
 
 def picked(
-    positions_M: NDArray[np.int64], state_M: NDArray[np.uint8], cuts_ED: Sequence[Tensor], place_B: NDArray[np.int64]
+    positions_M: NDArray[np.int64],
+    state_M: NDArray[np.uint8],
+    cuts_ED: Sequence[Tensor],
+    place_B: NDArray[np.int64],
+    *,
+    waited_s: float = 0.0,
 ) -> Answered:
     """Select the answers for the wanted places from the answers for these ascending positions; -1 means no position."""
     if not len(positions_M):
-        return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED])
+        state_B = np.full(len(place_B), ABSENT, dtype=np.uint8)
+        return Answered(state_B=state_B, cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED], waited_s=waited_s)
     found_B = np.minimum(np.searchsorted(positions_M, place_B), len(positions_M) - 1)
     state_B = np.where(positions_M[found_B] == place_B, state_M[found_B], ABSENT).astype(np.uint8)
     row_M = np.cumsum(state_M == HERE) - 1
     index_E = torch.from_numpy(row_M[found_B[state_B == HERE]])
-    return Answered(state_B=state_B, cuts_ED=[cut_ED.index_select(0, index_E) for cut_ED in cuts_ED])
+    cuts_ED = [cut_ED.index_select(0, index_E) for cut_ED in cuts_ED]
+    return Answered(state_B=state_B, cuts_ED=cuts_ED, waited_s=waited_s)

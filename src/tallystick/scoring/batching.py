@@ -10,6 +10,7 @@ long it took here, because a probe would show when a request came.
 Shapes: B rows.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -120,8 +121,8 @@ class Batcher:
         self._news = threading.Condition()
         self._standing = False
         self._late_since: float | None = None
-        self._flight_until: float | None = None
-        self._beside_until: float | None = None
+        self._flight_until = math.inf
+        self._beside_until = math.inf
 
     # For clients that want scores, in any thread
 
@@ -135,8 +136,7 @@ class Batcher:
         """Tell whether partners answer, as far as this side knows."""
         if not self._crosses:  # a batch that takes long here says nothing about the partners
             return self._standing
-        untils = [until for until in (self._flight_until, self._beside_until) if until is not None]
-        return self._standing and self._late_since is None and all(time.monotonic() <= until for until in untils)
+        return self._standing and self._late_since is None and time.monotonic() <= min(self._flight_until, self._beside_until)
 
     def want(self, rows: PendingRows) -> None:
         """Have rows scored. Rows that cannot be scored are told so at once."""
@@ -161,7 +161,7 @@ class Batcher:
         try:
             yield
         finally:
-            self._beside_until = None
+            self._beside_until = math.inf
         self._judge(time.monotonic() - began)
 
     # The batching thread
@@ -222,7 +222,7 @@ class Batcher:
                 try:
                     more = between(not self._waiting)
                 finally:
-                    self._flight_until = None
+                    self._flight_until = math.inf
                 self._judge(time.monotonic() - began)
         finally:
             self._standing = False
@@ -270,7 +270,7 @@ class Batcher:
         keys = [key for wanted in batch for key in wanted.keys]
         outcome, asked_s = Outcome.without(len(keys), "away"), 0.0
         if asking is None:  # the run was released, and nobody waits any more
-            self._flight_until = None
+            self._flight_until = math.inf
             _tell(batch, outcome)
             return
         try:
@@ -308,7 +308,7 @@ class Batcher:
         finally:  # however a batch ends, all who wait for it are told
             ended = time.monotonic()
             self._judge(asked_s)
-            self._flight_until = None
+            self._flight_until = math.inf
             self._observe(len(keys), ended - began, asked_s)
             _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 

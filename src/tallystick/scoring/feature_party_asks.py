@@ -6,7 +6,7 @@ Shapes: B rows whose scores are wanted, M rows of a batch, N aligned positions, 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -137,8 +137,8 @@ class AskByEmbedding:
         order_B = SecureRandom().permutation(len(keys_B))
         cut_BD = embedded(self.bottom, own_B, width=self.width)[torch.from_numpy(order_B)]
         (answered,) = self.label_party.ask([(None, cut_BD)])
-        answer_in_order = picked(np.arange(len(order_B)), answered.state_B, answered.cuts_ED, np.argsort(order_B))
-        return replace(answer_in_order, waited_s=answered.waited_s)
+        places_B = np.arange(len(order_B))
+        return picked(places_B, answered.state_B, answered.cuts_ED, np.argsort(order_B), waited_s=answered.waited_s)
 
 
 @torch.inference_mode()
@@ -194,7 +194,7 @@ class AskByAgreedBatch:
         order_M = np.argsort(position_M)
         state_M = state_M[order_M]
         values_E1 = score_M[torch.from_numpy(order_M)][torch.from_numpy(state_M == HERE)]
-        return replace(picked(position_M[order_M], state_M, [values_E1], place_B), waited_s=waited_s)
+        return picked(position_M[order_M], state_M, [values_E1], place_B, waited_s=waited_s)
 
 
 class ScoresAsTheyCame:

@@ -5,6 +5,7 @@ Shapes: B rows, D cut width.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -63,7 +64,7 @@ class Scorer:
         """
         return self._alone if self.trained.alone is not None else None
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Return the names of the columns."""
         return self.trained.coder.score_names

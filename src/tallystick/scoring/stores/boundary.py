@@ -27,9 +27,9 @@ class Boundary:
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look up keys. Raises StoreError for every failure of the store."""
-        is_key_B = np.array([not key_problem(key) for key in keys], dtype=np.bool_)
+        keys_asked = [key for key in keys if not key_problem(key)]
         try:
-            rows_found = self._store.find([key for key, is_key in zip(keys, is_key_B, strict=True) if is_key])
+            rows_found = self._store.find(keys_asked)
         except StoreError as error:
             self._tell(str(error))
             raise
@@ -42,8 +42,10 @@ class Boundary:
             raise StoreError(text) from None
         if self._said:
             self._tell("")
+        if len(keys_asked) == len(keys):
+            return rows_found
         is_found_B = np.zeros(len(keys), dtype=np.bool_)
-        is_found_B[is_key_B] = rows_found.is_found_B
+        is_found_B[[not key_problem(key) for key in keys]] = rows_found.is_found_B
         return StoredRows(is_found_B=is_found_B, features_E=rows_found.features_E)
 
     def close(self) -> None:
