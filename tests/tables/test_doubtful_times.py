@@ -1,6 +1,7 @@
 """Times in another unit, calendar or order than they are read in are said, whichever reader brings them, now or later."""
 
 from datetime import date, datetime, timedelta
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -28,6 +29,7 @@ def by_years(days, years):
     return [date(day.year + years, day.month, min(day.day, 28)) for day in days]
 
 
+DIGITS_OF_UNITS = {"seconds": 10, "milliseconds": 13, "microseconds": 16, "nanoseconds": 19}
 UNITS, ERA, TURNED = "are in several units", "look like those of another calendar", "look turned round in some rows"
 COLUMNS = {
     "seconds beside milliseconds": ([each * 1000 ** (place % 3 == 0) for place, each in enumerate(SECONDS)], UNITS),
@@ -158,3 +160,12 @@ def test_columns_of_every_type_are_looked_at(kind, numbers):
     assert times_warnings(column) == times_warnings(column, trained=(0.0, 1.0)) == []
     assert digits_warning(column) is None
     assert (either_way(column, "%d/%m/%Y") is None) == (kind != pl.Date or len(numbers) < 2)
+
+
+@pytest.mark.parametrize(("first", "second"), combinations(DIGITS_OF_UNITS, 2))
+def test_the_line_names_the_units_that_the_times_are_in(first, second):
+    """An example in another unit than the column's would send people to look for cells that are not there."""
+    cells = [each * 10 ** (DIGITS_OF_UNITS[(first, second)[place % 2]] - 10) for place, each in enumerate(SECONDS)]
+    (line,) = times_warnings(pl.Series("seen", cells))
+    examples = [f"{'17'.ljust(DIGITS_OF_UNITS[unit], '0')} ({unit})" for unit in (first, second)]
+    assert f"such as {' beside '.join(examples)}; write" in line

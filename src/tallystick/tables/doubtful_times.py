@@ -22,8 +22,10 @@ DIGIT_DATES = {
 YEARS, LAST_YEAR = (1900, 2100), 9999
 FEWEST_NUMBERS, FEWEST_MONTHS, FEWEST_YEARS = 20, 3, 3  # different cells from which on a column may hold such dates
 LOOKED_AT, SAMPLED = 100_000, 1000  # greatest number of distinct cells that are checked; first cells that must fit
-SINCE_1990, UNITS = (631_152_000, 2_114_380_800), (1, 10**3, 10**6, 10**9)
-"""Seconds since 1970 at the begins of 1990 and 2037, and what multiplies them in finer units."""
+SINCE_1990 = (631_152_000, 2_114_380_800)
+"""Seconds since 1970 at the begins of 1990 and 2037."""
+UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+"""What multiplies seconds in finer units."""
 MOST_OTHERS = 0.05  # share of other numbers beside times in several units
 HISTORIC = "Islamic or Iranian"
 ERAS = {"Buddhist (543 years more)": (2443, 2643), "Hebrew (3,760 years more)": (5650, 5810), HISTORIC: (1279, 1450)}
@@ -105,10 +107,10 @@ def times_warnings(column: pl.Series, *, trained: Sequence[float] = ()) -> list[
     known = column.drop_nulls()
     known = known.filter(known.is_finite() if kind.is_float() else ~beyond_years(known)) if len(known) else known
     warnings = []
-    if _have_several_units(known, trained):
+    if len(units := _units(known, trained)) > 1:
+        examples = " beside ".join(f"{1_700_000_000 * UNITS[unit]} ({unit})" for unit in units)
         warnings.append(
-            f"column {column.name!r}: its times are in several units, such as 1700000000 (seconds since 1970) beside "
-            "1700000000000 (milliseconds)"
+            f"column {column.name!r}: its times since 1970 are in several units, such as {examples}"
             f"{', counting those of the training' if trained else ''}; write all in one unit"
         )
     days = known.cast(pl.Date).unique() if kind.is_temporal() else known.clear()
@@ -131,23 +133,24 @@ def times_warnings(column: pl.Series, *, trained: Sequence[float] = ()) -> list[
     return warnings
 
 
-def _have_several_units(known: pl.Series, trained: Sequence[float]) -> bool:
-    """Tell whether some times since 1990, among these numbers and those of the training, are in another unit than others."""
+def _units(known: pl.Series, trained: Sequence[float]) -> list[str]:
+    """List the units in which these numbers and those of the training may be times since 1990; none if many are no times."""
     first, last = SINCE_1990
     if not known.dtype.is_temporal() and not (known.head(SAMPLED).cast(pl.Float64) >= first).any():
-        return False
+        return []
     in_a_day = 86_400 if known.dtype == pl.Date else 1
     bounds = pl.Series(known.name, trained, dtype=pl.Float64) * in_a_day
     times = pl.concat([as_number(known).cast(pl.Float64) * in_a_day, bounds])
     if known.dtype.is_temporal():
         # Seconds that were taken for milliseconds or less are in the first days of 1970
-        is_early = times.is_between(0, last / UNITS[1], closed="right")
+        is_early = times.is_between(0, last / UNITS["milliseconds"], closed="right")
         is_late = times.is_between(first, last)
-        return bool(is_early.any() and is_late.any() and (is_early | is_late | (times == 0)).all())
-    if len(bounds) and not any(bounds.is_between(first * unit, last * unit).all() for unit in UNITS):
-        return False
-    counts = [int(times.is_between(first * unit, last * unit).sum()) for unit in UNITS]
-    return sum(count > 0 for count in counts) > 1 and sum(counts) >= (1 - MOST_OTHERS) * len(times)
+        is_both = is_early.any() and is_late.any() and (is_early | is_late | (times == 0)).all()
+        return ["seconds", "milliseconds"] if is_both else []
+    if len(bounds) and not any(bounds.is_between(first * unit, last * unit).all() for unit in UNITS.values()):
+        return []
+    counts = {name: int(times.is_between(first * unit, last * unit).sum()) for name, unit in UNITS.items()}
+    return [name for name, count in counts.items() if count] if sum(counts.values()) >= (1 - MOST_OTHERS) * len(times) else []
 
 
 def foreign_year(years: pl.Series, *, is_date: bool = True) -> tuple[int, str] | None:
