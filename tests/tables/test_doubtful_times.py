@@ -162,7 +162,7 @@ def test_columns_of_every_type_are_looked_at(kind, numbers):
     assert (either_way(column, "%d/%m/%Y") is None) == (kind != pl.Date or len(numbers) < 2)
 
 
-@pytest.mark.parametrize(("first", "second"), combinations(DIGITS_OF_UNITS, 2))
+@pytest.mark.parametrize(("first", "second"), list(combinations(DIGITS_OF_UNITS, 2)))
 def test_the_line_names_the_units_that_the_times_are_in(first, second):
     """An example in another unit than the column's would send people to look for cells that are not there."""
     cells = [each * 10 ** (DIGITS_OF_UNITS[(first, second)[place % 2]] - 10) for place, each in enumerate(SECONDS)]
