@@ -313,7 +313,7 @@ def test_a_feature_party_with_tags_in_another_order_or_twice_is_refused(change, 
     def settles_on_others(channel):
         send_size(channel, "ids", 100)
         size = channel.receive(Size).rows
-        side = Side(ids=Ids.of(FEATURE), prints_N16=fingerprints(FEATURE), rng=RNG)
+        side = Side(unsorted=Ids.of(FEATURE), row_N=np.arange(len(FEATURE)), prints_N16=fingerprints(FEATURE), rng=RNG)
         (_, own), taken_up = psi_malicious._tags(side, channel, size, leads=False)
         shown = change(own[sorted_order(own)])
         settled = taken_up.settle(channel, RNG, own=shown, from_peer=True)

@@ -263,7 +263,9 @@ def take_up(
     cannot, or if it claims more buckets than there are.
     """
     sizes = f"{buckets.label_ids} {buckets.feature_ids} {buckets.per_bucket} ".encode()
-    about = hashlib.blake2b(protocol + sizes + prints_N16.tobytes(), digest_size=32, person=b"tally/buckets").digest()
+    digest = hashlib.blake2b(protocol + sizes, digest_size=32, person=b"tally/buckets")
+    digest.update(np.ascontiguousarray(prints_N16).data)  # in place: a copy would be 16 bytes an id
+    about = digest.digest()
     try:
         note = msgspec.msgpack.decode(store.note(), type=_Note)
     except msgspec.DecodeError:

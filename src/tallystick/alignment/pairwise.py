@@ -38,12 +38,21 @@ LOCAL = LocalOptions()
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side's ids (N), a public hash of each, its randomness, and its own options."""
+    """One side's ids (N) in the order ``row_N`` of their public hashes, these hashes, its randomness, and its own options."""
 
-    ids: Ids = field(repr=False)
+    unsorted: Ids = field(repr=False)
+    row_N: Index = field(repr=False)
     prints_N16: Tags = field(repr=False)
     rng: SecureRandom
     local: LocalOptions = LOCAL
+
+    def __len__(self) -> int:
+        return len(self.unsorted)
+
+    @property
+    def ids(self) -> Ids:
+        """Gather the ids in their order. A protocol that only needs hashes spares their memory."""
+        return self.unsorted.gather(self.row_N)
 
 
 @dataclass(frozen=True, kw_only=True)

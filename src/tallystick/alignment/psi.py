@@ -31,7 +31,7 @@ from tallystick.alignment.exchange import (
     send_size,
 )
 from tallystick.alignment.ids import Ids
-from tallystick.alignment.matching import Index, are_distinct_indices, sorted_order
+from tallystick.alignment.matching import are_distinct_indices, sorted_order
 from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LOCAL, PLACES, FeatureRole, LabelRole, LocalOptions, Side
@@ -94,7 +94,7 @@ def intersect_label_party(
             protocol_used, line = choose_protocol(channels[0], len(ids), sizes[0])
             local.say(f"the line to {channels[0].peer} has {line}; the alignment uses {protocol_used}")
         match_with, _ = _ROLES[protocol_used]
-        side, row_N = _sorted_side(checked, rng, local)
+        side = _sorted_side(checked, rng, local)
         matches, multiplications = match_with(side, channels, sizes)
         common_K = np.sort(functools.reduce(np.intersect1d, (match.own_K for match in matches)))
         for channel, match in zip(channels, matches, strict=True):
@@ -106,7 +106,7 @@ def intersect_label_party(
         if not may_be_empty:
             require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
     pairwise = [len(match.own_K) for match in matches]
-    rows_K, own = row_N[common_K], len(ids)
+    rows_K, own = side.row_N[common_K], len(ids)
     sentences = [f"{channel.peer} has {size:,} ids." for channel, size in zip(channels, sizes, strict=True)]
     sizes_by_name = {"own": own, **{channel.peer: size for channel, size in zip(channels, sizes, strict=True)}}
     if len(channels) > 1:
@@ -147,7 +147,7 @@ def intersect_feature_party(
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
         protocol_used = by_rule(protocol, security, len(ids) + size, several=one_of_several) or be_told(channel)
         _, answer_to = _ROLES[protocol_used]
-        side, row_N = _sorted_side(checked, rng, local)
+        side = _sorted_side(checked, rng, local)
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
         place_K = receive_list(channel, PLACES, count, dtype=np.int32)
@@ -166,7 +166,7 @@ def intersect_feature_party(
             require_some(count, len(ids), [f"{channel.peer} {size}"])
     return Alignment(
         method="intersection",
-        rows_N=row_N[common_K],
+        rows_N=side.row_N[common_K],
         sizes={"own": len(ids), channel.peer: size, "intersection": count},
         learnt=learnt_of(channel.peer, size, own=len(ids), common=count)
         + ([cheaters_room(channel.peer, size, own=len(ids))] if security == "malicious" else []),
@@ -196,15 +196,15 @@ def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) 
     return "oblivious-transfer" if several else by_sizes(ids)
 
 
-def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> tuple[Side, Index]:
-    """Return the side with its ids in the order of a public hash, and the row of each.
+def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> Side:
+    """Return the side with its ids in the order of a public hash.
 
     All parties hold the common ids, so their order reveals nothing new. The rank of a common id among a side's other ids would,
     so a protocol that shows places still shuffles.
     """
     prints_N16 = fingerprints(ids)
     row_N = sorted_order(prints_N16)
-    return Side(ids=ids.gather(row_N), prints_N16=prints_N16.take(row_N, axis=0), rng=rng, local=local), row_N
+    return Side(unsorted=ids, row_N=row_N, prints_N16=prints_N16.take(row_N, axis=0), rng=rng, local=local)
 
 
 def require_some(count: int, own: int, others: Sequence[str]) -> None:

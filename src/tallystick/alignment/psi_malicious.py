@@ -187,7 +187,7 @@ def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple
 
 def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], TakenUp]:
     """Return both halves of every own id's tag (N, 16), the label party's first. With ``leads``, act as the label party."""
-    label_ids, feature_ids = (len(side.ids), size) if leads else (size, len(side.ids))
+    label_ids, feature_ids = (len(side), size) if leads else (size, len(side))
     buckets = buckets_of(label_ids, feature_ids)
     taken_up = take_up(
         channel,
@@ -198,15 +198,15 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
         agree=partial(toss, channel, side.rng, leads=leads),
         say=side.local.say,
     )
-    halves = np.empty((2, len(side.ids), TAG_BYTES), dtype=np.uint8)
+    halves = np.empty((2, len(side), TAG_BYTES), dtype=np.uint8)
     for kept in taken_up.kept():
         halves[:, kept["rows"]] = kept["halves"]
     if taken_up.first == buckets.count:
         return (halves[0], halves[1]), taken_up
     salt = taken_up.key
     hashed_N40 = _hashed(side.ids, salt)
-    own_store, their_store = store_shape(buckets, len(side.ids)), store_shape(buckets, size)
-    own_span, their_span = buckets.span_of(len(side.ids)), buckets.span_of(size)
+    own_store, their_store = store_shape(buckets, len(side)), store_shape(buckets, size)
+    own_span, their_span = buckets.span_of(len(side)), buckets.span_of(size)
     split = _in_buckets(hashed_N40, buckets.count, room=own_store.keys, span=own_span)
     receiver, sender = _extensions(channel, salt, side.rng, leads=leads)
     for bucket in range(taken_up.first, buckets.count):

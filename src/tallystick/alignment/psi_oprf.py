@@ -141,7 +141,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     Returns:
         The matches, and the number of scalar multiplications.
     """
-    buckets_of_peer = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
+    buckets_of_peer = [Buckets(label_ids=len(side), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
     counter = _Counter(side.local.progress, [Shape.of(buckets) for buckets in buckets_of_peer])
     matches = []
     for channel, buckets in zip(channels, buckets_of_peer, strict=True):
@@ -173,7 +173,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     Threat model, guarantee and errors as for match_by_oprf. As one of several feature parties this side does not
     learn its intersection with the label party alone.
     """
-    buckets = Buckets(label_ids=size, feature_ids=len(side.ids), per_bucket=BUCKET_IDS)
+    buckets = Buckets(label_ids=size, feature_ids=len(side), per_bucket=BUCKET_IDS)
     shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=False)
     counter = _Counter(side.local.progress, [shape], completed=taken_up.first)
     orders = [kept["rows"] for kept in taken_up.kept()]
@@ -213,7 +213,7 @@ def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, leads: bool) ->
 
 def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
     """Put own ids into buckets, by AES-128 under a key from both sides' coins."""
-    bucket_N, codes = np.zeros(len(side.ids), dtype=np.int32), Codes(_derived(key, b"buckets"))
+    bucket_N, codes = np.zeros(len(side), dtype=np.int32), Codes(_derived(key, b"buckets"))
     for start in range(0, len(bucket_N) if buckets.count > 1 else 0, PIECE_IDS):
         piece = slice(start, start + PIECE_IDS)
         bucket_N[piece] = codes.bins(side.prints_N16[piece], per_region=buckets.count)[0]
@@ -329,8 +329,9 @@ def _check_proof(channel: Channel, prints_N16: Tags, order_N: Index, key: bytes,
 
 
 def _proof(key: bytes, prints_K16: Tags) -> bytes:
-    about = _derived(key, b"proof") + prints_K16.tobytes()
-    return blake2b(about, digest_size=PROOF_BYTES, person=b"tallystick proof").digest()
+    digest = blake2b(_derived(key, b"proof"), digest_size=PROOF_BYTES, person=b"tallystick proof")
+    digest.update(np.ascontiguousarray(prints_K16).data)
+    return digest.digest()
 
 
 def _key(key: bytes, bucket: int, attempt: int) -> bytes:

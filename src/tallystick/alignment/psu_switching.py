@@ -157,7 +157,7 @@ def _pseudonyms(members: Sequence[bytes], others: int, channel: Channel, side: U
 
     no_prints = np.empty((0, TAG_BYTES), dtype=np.uint8)
     local = LocalOptions(threads=side.threads, progress=progress)
-    of = Side(ids=Ids.of(members), prints_N16=no_prints, rng=side.rng, local=local)
+    of = Side(unsorted=Ids.of(members), row_N=np.arange(len(members)), prints_N16=no_prints, rng=side.rng, local=local)
     return pseudonyms(of, channel, others, leads=side.label)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from tallystick.config.alignment import AlignmentConfig
 from tallystick.reading import Step
-from tallystick.tables.lazy_table import Frame
+from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.normalise import UNSEEN, normalise
-from tallystick.tables.table import require_column
+from tallystick.tables.table import require_column, require_named
 from tallystick.tables.text import FRACTION, as_text, rows_listed
 
 FEWEST_DIGITS, MOST_DIGITS = 4, 18  # least digits of keys that may have lost leading zeros; most digits that fit into 64 bits
@@ -143,7 +144,7 @@ def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: Alignmen
     """
     spelling: dict[str, Any] = {}
     for key in alignment.keys:
-        text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
+        text = _compared(frame, columns[key.name], key.normalise)
         shapes, mixed = _of_any_length(_masked(text)), False
         common = _kept_shapes(shapes)
         if common.get_column("share").sum() < COVERED:  # such as hexadecimal numbers, which all differ in shape
@@ -167,7 +168,7 @@ def later_spelling(
     for key in alignment.keys:
         if key.name not in spelling:
             continue
-        text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
+        text = _compared(frame, columns[key.name], key.normalise)
         column, shapes, zeros = columns[key.name], spelling[key.name]["shapes"], spelling[key.name]["zeros"]
         here = _of_any_length(_masked(text))
         if spelling[key.name].get("mixed", False):
@@ -194,10 +195,14 @@ def later_spelling(
     return lines
 
 
-def _compared(column: pl.Series, steps: tuple[Step, ...]) -> pl.Series:
-    """Return distinct normalised values from at most this many rows, spread over the table."""
-    known = column.drop_nulls()
-    return normalise(known.gather_every(max(1, len(known) // COMPARED)), steps).drop_nulls().unique(maintain_order=True)
+def _compared(frame: Frame, column: str, steps: tuple[Step, ...]) -> pl.Series:
+    """Return distinct normalised values from at most this many rows, spread over the table. Never hold the whole column."""
+    require_named(frame, column, use="key")
+    source = frame.source if isinstance(frame, LazyTable) and frame.rows is None else frame.select([column]).lazy()
+    known = cs.by_name(column).as_expr().drop_nulls()
+    count = int(source.select(known.len()).collect(engine="streaming").item())
+    cells = source.select(known.gather_every(max(1, count // COMPARED))).collect(engine="streaming").to_series()
+    return normalise(cells, steps).drop_nulls().unique(maintain_order=True)
 
 
 def _masked(text: pl.Series) -> pl.Series:

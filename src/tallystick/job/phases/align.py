@@ -39,6 +39,9 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
     job.folder.forget_training()
     count_anew(job.folder)
     keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
+    spelling = None
+    if not job.contract.linkage.similar:  # now, because later the alignment fills the memory
+        spelling = spelling_of(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
     try:
         alignment = align_keys(
             job.contract,
@@ -60,8 +63,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
         match_notes(job, alignment)  # shown on this side alone: the error that follows is the same on all sides
     require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
-    if not job.contract.linkage.similar:
-        spelling = spelling_of(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
+    if spelling is not None:
         job.folder.note(KEY_SPELLING, spelling, private=True)
     for sentence in alignment.learnt:
         watcher.say(f"learnt: {sentence}")
