@@ -34,7 +34,8 @@ def store_of(folder, **changes):
 
 
 def recorded(schedule, folder, *, epochs, resume_epoch=0, skip=0):
-    recorder = RowRecorder.of(store_of(folder), schedule.train_N, width=WIDTH, resume_epoch=resume_epoch)
+    store = store_of(folder)
+    recorder = RowRecorder.of(store, store.no_sums(schedule.train_N, width=WIDTH), resume_epoch=resume_epoch)
     for epoch in range(resume_epoch, epochs):
         for batch in schedule.epoch(epoch, skip=skip if epoch == resume_epoch else 0):
             sent_BD = batch.index_B[:, None].float() + torch.arange(WIDTH) + epoch
@@ -72,8 +73,7 @@ def test_a_resumed_run_goes_on_from_the_epoch_before_and_says_what_it_lacks(sche
 
 def test_memory_and_disk_are_bounded(tmp_path):
     for width in (1, 128, 4096):
-        recorder = RowRecorder.of(store_of(tmp_path), torch.arange(1_000_000), width=width)
-        rows = len(recorder.sums.rows_N)
+        rows = len(store_of(tmp_path).no_sums(torch.arange(1_000_000), width=width).rows_N)
         assert 0 < rows <= MOST_ROWS["cut_embedding"]
         assert 6 * rows * ((2 + most_looks(width)) * 4 * width + 20) <= MOST_BYTES
 

@@ -157,38 +157,25 @@ def recorders(
                 plan = recording_plan(schedule, first=first, later=others, epochs=epochs, width=width)
             watching.append(Recorder(plan=plan, store=store))
         if run.audits_labels and not run.audits_numbers:
-            watching.append(
-                RowRecorder.of(
-                    sums_of(store, "cut_gradient"),
-                    schedule.train_N,
-                    width=width,
-                    resume_epoch=resume_epoch,
-                    quick=quick,
-                    moments=reads_moments(contract),
-                    later=later,
-                )
-            )
+            row_store = sums_of(store, "cut_gradient")
+            no_sums = row_store.no_sums(schedule.train_N, width=width, quick=quick, moments=reads_moments(contract))
+            watching.append(RowRecorder.of(row_store, no_sums, resume_epoch=resume_epoch, later=later))
         by_example = Observers(each=watching, by_example=partial(dataset.seen, peer=number))
         if not run.audits_columns:
             observer = by_example
         else:
             # An embedding belongs to one row of this party, no matter how many examples used it.
-            sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
+            row_store, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
             positions = rows(schedule.train_N)
             positions = positions[dataset.is_own(positions)]
-            recorder = RowRecorder.of(sums, positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
+            no_sums = row_store.no_sums(positions, width=width, quick=quick)
+            recorder = RowRecorder.of(row_store, no_sums, resume_epoch=resume_epoch, rows=rows)
             if not run.sums_received_gradients:
                 observer = Observers(each=(by_example, recorder))
             else:
-                answers = RowRecorder.of(
-                    gradient_sums(store),
-                    positions,
-                    width=width,
-                    resume_epoch=resume_epoch,
-                    rows=rows,
-                    quick=quick,
-                    moments=False,  # no attack on columns reads them
-                )
+                row_store = gradient_sums(store)
+                no_sums = row_store.no_sums(positions, width=width, quick=quick, moments=False)  # no attack on columns reads them
+                answers = RowRecorder.of(row_store, no_sums, resume_epoch=resume_epoch, rows=rows)
                 observer = Observers(each=(by_example, recorder, answers))
         observers.append(observer)
     return observers

@@ -68,6 +68,14 @@ class RowStore:
             if later >= epoch:
                 remove(self._path(later))
 
+    def no_sums(self, positions_N: Tensor, *, width: int, quick: bool = False, moments: bool = True) -> RowSums:
+        """Begin sums of the rows that are chosen among these positions.
+
+        ``quick`` keeps fewer rows; without ``moments`` no second moments of gradients are kept.
+        """
+        most = min(most_rows(self.received, width), QUICK_ROWS[self.received] if quick else sys.maxsize)
+        return RowSums.zero(self.received, chosen_rows(positions_N, most=most), width, moments=moments)
+
     def epochs(self) -> list[int]:
         """List the epochs that have a file, counted from 0, in order."""
         paths = (path for path in self.folder.glob("rows-*.safetensors") if _FILE.fullmatch(path.name))
@@ -151,25 +159,16 @@ class RowRecorder:
     def of(
         cls,
         store: RowStore,
-        train_N: Tensor,
+        no_sums: RowSums,
         *,
-        width: int,
         resume_epoch: int = 0,
         rows: Callable[[Tensor], Tensor] = one_each,
-        quick: bool = False,
-        moments: bool = True,
         later: Callable[..., None] = at_once,
     ) -> "RowRecorder":
-        """Begin, or continue from the last epoch before ``resume_epoch``, whose later files are deleted.
-
-        ``quick`` keeps fewer rows; without ``moments`` no second moments of gradients are kept.
-        """
+        """Begin with no sums, or continue from the last epoch before ``resume_epoch``, whose later files are deleted."""
         store.drop_from(resume_epoch)
-        if earlier := store.epochs():
-            return cls(store=store, sums=store.load(earlier[-1]), rows=rows, later=later)
-        most = min(most_rows(store.received, width), QUICK_ROWS[store.received] if quick else sys.maxsize)
-        rows_N = chosen_rows(train_N, most=most)
-        return cls(store=store, sums=RowSums.zero(store.received, rows_N, width, moments=moments), rows=rows, later=later)
+        earlier = store.epochs()
+        return cls(store=store, sums=store.load(earlier[-1]) if earlier else no_sums, rows=rows, later=later)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Add a step."""

@@ -221,7 +221,7 @@ def replayed_recording(rows: int, epochs: int, *, role: str, audit: str) -> floa
         origin = Origin(folder=Path(folder))
         store = RowStore(folder=origin.folder, contract="", received=received, origin=origin)
         observers: list[CutObserver] = [
-            RowRecorder.of(store, schedule.train_N, width=width, quick=quick, moments=not quick),
+            RowRecorder.of(store, store.no_sums(schedule.train_N, width=width, quick=quick, moments=not quick)),
         ]
         if role == "label" and not quick:
             plan = recording_plan(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=epochs, width=width)
