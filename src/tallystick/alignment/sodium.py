@@ -42,7 +42,21 @@ def load_sodium() -> Sodium:
     Raises ConfigError if that library is not here, or lacks ristretto255.
     """
     choice = os.environ.get(VARIABLE, "bundled")
-    return _bundled() if choice == "bundled" else _of_system(choice)
+    if choice == "bundled":
+        return _bundled()
+    setting = f"{VARIABLE}={printable(choice)}"
+    path = find_library("sodium") if choice == "system" else choice
+    if not path:
+        raise ConfigError(f"{setting}: this system has no libsodium; install it (Debian: libsodium23), or unset {VARIABLE}")
+    try:
+        library = ctypes.CDLL(path)
+        release = _release(library)
+        usable = library.sodium_init() >= 0 and hasattr(library, NEWEST_NEEDED)
+    except (OSError, AttributeError) as error:
+        raise ConfigError(f"{setting}: expected bundled, system or the path of a libsodium: {printable(str(error))}") from None
+    if not usable:
+        raise ConfigError(f"{setting}: libsodium {release} has no ristretto255; expected a full build of 1.0.18 or newer")
+    return Sodium(library=library, origin=f"{release}, of the system ({path})")
 
 
 def _bundled() -> Sodium:
@@ -71,22 +85,6 @@ def _bundled() -> Sodium:
         f"no folder takes the libsodium that rbcl unpacks ({'; '.join(problems)}); set TMPDIR to a folder with 4 MiB of room "
         f"that is not mounted noexec, or {VARIABLE}=system to take the system's libsodium (Debian: libsodium23)"
     )
-
-
-def _of_system(choice: str) -> Sodium:
-    setting = f"{VARIABLE}={printable(choice)}"
-    path = find_library("sodium") if choice == "system" else choice
-    if not path:
-        raise ConfigError(f"{setting}: this system has no libsodium; install it (Debian: libsodium23), or unset {VARIABLE}")
-    try:
-        library = ctypes.CDLL(path)
-        release = _release(library)
-        usable = library.sodium_init() >= 0 and hasattr(library, NEWEST_NEEDED)
-    except (OSError, AttributeError) as error:
-        raise ConfigError(f"{setting}: expected bundled, system or the path of a libsodium: {printable(str(error))}") from None
-    if not usable:
-        raise ConfigError(f"{setting}: libsodium {release} has no ristretto255; expected a full build of 1.0.18 or newer")
-    return Sodium(library=library, origin=f"{release}, of the system ({path})")
 
 
 def _release(library: ctypes.CDLL) -> str:

@@ -11,7 +11,7 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,50 +138,46 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             raise ConfigError(f"{target} exists already; remove it or choose another folder")
     make_folders(folder)
     with files_together() as write:
-        _write_certificates(folder, parties, days, write)
-
-
-def _write_certificates(folder: Path, parties: Sequence[str], days: int, write: Callable[..., None]) -> None:
-    if (folder / "ca.pem").exists():
-        where = f"{folder / 'ca.pem'}: cannot issue another certificate"
-        anew = "choose another folder, and give all parties the certificates of that"
-        if not (folder / "ca.key").exists():
-            raise ConfigError(f"{where}: its key, ca.key, is not there; {anew}")
-        try:
-            ca = x509.load_pem_x509_certificate(_read(folder / "ca.pem"))
-            ca_key = serialization.load_pem_private_key(_read(folder / "ca.key"), password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm):
-            raise ConfigError(f"{where}: it or ca.key is not a PEM file that can be read; {anew}") from None
-        if not isinstance(ca_key, ec.EllipticCurvePrivateKey) or ca_key.public_key() != ca.public_key():
-            raise ConfigError(f"{where}: ca.key is not its key; {anew}")
-        if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-            raise ConfigError(f"{where}: it expired on {ca.not_valid_after_utc:%Y-%m-%d}; {anew}")
-    else:
-        ca_key = ec.generate_private_key(ec.SECP256R1())
-        ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
-        constraints = x509.BasicConstraints(ca=True, path_length=0)
-        builder = _builder(ca_name, ca_name, ca_key.public_key(), days).add_extension(constraints, critical=True)
-        ca = builder.sign(ca_key, hashes.SHA256())
-        if (folder / "ca.key").exists():
-            raise ConfigError(f"{folder / 'ca.key'} exists already; remove it or choose another folder")
-        write(folder / "ca.key", _pem_of(ca_key), private=True)
-        write(folder / "ca.pem", ca.public_bytes(serialization.Encoding.PEM))
-    ca_name = ca.subject
-    last = ca.not_valid_after_utc
-    for party in parties:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
-        certificate = (
-            _builder(subject, ca_name, key.public_key(), days, until=last)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(party)]), critical=False)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        if (folder / "ca.pem").exists():
+            where = f"{folder / 'ca.pem'}: cannot issue another certificate"
+            anew = "choose another folder, and give all parties the certificates of that"
+            if not (folder / "ca.key").exists():
+                raise ConfigError(f"{where}: its key, ca.key, is not there; {anew}")
+            try:
+                ca = x509.load_pem_x509_certificate(_read(folder / "ca.pem"))
+                ca_key = serialization.load_pem_private_key(_read(folder / "ca.key"), password=None)
+            except (ValueError, TypeError, UnsupportedAlgorithm):
+                raise ConfigError(f"{where}: it or ca.key is not a PEM file that can be read; {anew}") from None
+            if not isinstance(ca_key, ec.EllipticCurvePrivateKey) or ca_key.public_key() != ca.public_key():
+                raise ConfigError(f"{where}: ca.key is not its key; {anew}")
+            if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+                raise ConfigError(f"{where}: it expired on {ca.not_valid_after_utc:%Y-%m-%d}; {anew}")
+        else:
+            ca_key = ec.generate_private_key(ec.SECP256R1())
+            ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
+            constraints = x509.BasicConstraints(ca=True, path_length=0)
+            builder = _builder(ca_name, ca_name, ca_key.public_key(), days).add_extension(constraints, critical=True)
+            ca = builder.sign(ca_key, hashes.SHA256())
+            if (folder / "ca.key").exists():
+                raise ConfigError(f"{folder / 'ca.key'} exists already; remove it or choose another folder")
+            write(folder / "ca.key", _pem_of(ca_key), private=True)
+            write(folder / "ca.pem", ca.public_bytes(serialization.Encoding.PEM))
+        ca_name = ca.subject
+        last = ca.not_valid_after_utc
+        for party in parties:
+            key = ec.generate_private_key(ec.SECP256R1())
+            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
+            certificate = (
+                _builder(subject, ca_name, key.public_key(), days, until=last)
+                .add_extension(x509.SubjectAlternativeName([x509.DNSName(party)]), critical=False)
+                .add_extension(
+                    x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+                )
+                .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+                .sign(ca_key, hashes.SHA256())
             )
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .sign(ca_key, hashes.SHA256())
-        )
-        write(folder / f"{party}.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        write(folder / f"{party}.key", _pem_of(key), private=True)
+            write(folder / f"{party}.pem", certificate.public_bytes(serialization.Encoding.PEM))
+            write(folder / f"{party}.key", _pem_of(key), private=True)
 
 
 def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -202,6 +202,8 @@ def _train(
     edge_E1 = np.zeros((1 if plan.loss == "logistic" else 0, 1), dtype=np.uint64)
     matrices = _matrices(side, features_ND, plan.columns)
     weights_WC = step_WC = np.zeros((plan.columns.all, plan.outputs), dtype=np.uint64)
+    bits = STEP_BITS + plan.more_bits
+    momentum = np.uint64(round(plan.momentum * 2**bits))
     for number, rows_B in enumerate(plan.batches()):
         rate = plan.rate_at(number)
         scores_BC = scores(side, matrices, rows_B, weights_WC)
@@ -213,7 +215,9 @@ def _train(
             errors_BC = _weighted(side, errors_BC, weights_B)
         gradient_WC = gradients(side, matrices, rows_B, errors_BC)
         decay = rate * known.decay if known is not None else None
-        step_WC = _next_step(side, step_WC, gradient_WC, weights_WC, plan, decay)
+        factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None
+        decayed_WC = scaled(side, MaskedWeights, weights_WC, factor_11, count=1)
+        step_WC = cut_places(side, MaskedSteps, momentum * step_WC - gradient_WC - decayed_WC, bits=bits)
         weights_WC = weights_WC + step_WC
         progress("training on shares", number + 1, plan.steps)
     if plan.loss == "logistic":
@@ -383,14 +387,3 @@ def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64
         words_B1 = to_words(weights_B[:, None] / mean, bits=ROW_WEIGHT_BITS, limit=count * (1 + 1e-9), what="weights of rows")
     products_BC = scaled(side, MaskedErrors, errors_BC, words_B1, count=count)
     return cut_places(side, MaskedErrors, products_BC, bits=ROW_WEIGHT_BITS)
-
-
-def _next_step(
-    side: ShareHolder, step_WC: Words, gradient_WC: Words, weights_WC: Words, plan: HeadPlan, decay: float | None
-) -> Words:
-    """Return shares of momentum times the step, minus the gradient and the decay. It takes two exchanges."""
-    bits = STEP_BITS + plan.more_bits
-    factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None
-    decayed_WC = scaled(side, MaskedWeights, weights_WC, factor_11, count=1)
-    momentum = np.uint64(round(plan.momentum * 2**bits))
-    return cut_places(side, MaskedSteps, momentum * step_WC - gradient_WC - decayed_WC, bits=bits)

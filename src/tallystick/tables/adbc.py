@@ -133,8 +133,11 @@ def read_sqlite(file: Path, query: str) -> "pa.Table":
         if len(rows) != table.num_rows:
             raise DataError(f"{file}: changed while it was read; run the command again")
         for number, place in enumerate(rounded):
-            cells = _spelt([row[number] for row in rows])
-            table = table.set_column(place, table.column_names[place], cells.to_arrow(compat_level=pl.CompatLevel.oldest()))
+            cells = [row[number] for row in rows]
+            numbers = as_text(pl.Series([cell if isinstance(cell, float) else None for cell in cells], dtype=pl.Float64))
+            others = [None if cell is None or isinstance(cell, float) else str(cell) for cell in cells]
+            spelt = pl.Series(others, dtype=pl.String).zip_with(numbers.is_null(), numbers)
+            table = table.set_column(place, table.column_names[place], spelt.to_arrow(compat_level=pl.CompatLevel.oldest()))
     return table
 
 
@@ -147,10 +150,3 @@ def is_rounded(column: Any) -> bool:
 
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return is_text and bool(pc.any(pc.match_substring_regex(column, r"^-?\d\.\d{6}e[+-]\d{2,3}$")).as_py())
-
-
-def _spelt(cells: Sequence[Any]) -> pl.Series:
-    """Spell cells of several types as text: a number as ``as_text`` does."""
-    numbers = as_text(pl.Series([cell if isinstance(cell, float) else None for cell in cells], dtype=pl.Float64))
-    others = [None if cell is None or isinstance(cell, float) else str(cell) for cell in cells]
-    return pl.Series(others, dtype=pl.String).zip_with(numbers.is_null(), numbers)

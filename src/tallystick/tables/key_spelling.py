@@ -41,9 +41,12 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
             )
         if column.dtype == pl.String:
             strange = ~column.str.contains(r"\p{N}").fill_null(True) & (column.str.strip_chars() != "").fill_null(False)
-            if 0 < strange.sum() <= MOST_STRANGE * column.count() and _are_mixed(column):
-                length = column.str.len_chars()
-                strange &= ~length.is_in(length.filter(~strange).drop_nulls().unique().implode()).fill_null(False)
+            if 0 < strange.sum() <= MOST_STRANGE * column.count():
+                known = column.drop_nulls()
+                common = _most_common(_masked(known.gather_every(max(1, len(known) // COMPARED))), most=1)
+                if common.get_column("share").sum() < MIXED:  # such as random letters and digits, some without a digit by chance
+                    length = column.str.len_chars()
+                    strange &= ~length.is_in(length.filter(~strange).drop_nulls().unique().implode()).fill_null(False)
             if 0 < strange.sum() <= MOST_STRANGE * column.count():
                 lines.append(
                     f"key column {columns[key.name]!r}: no digit in {rows_listed(strange)} rows, and one in all others, as if "
@@ -64,13 +67,6 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
                 "read ids as numbers and rounded them; compare them with the source"
             )
     return tuple(lines)
-
-
-def _are_mixed(keys: pl.Series) -> bool:
-    """Tell whether few keys share a shape, such as random letters and digits, of which some have no digit by chance."""
-    known = keys.drop_nulls()
-    common = _most_common(_masked(known.gather_every(max(1, len(known) // COMPARED))), most=1)
-    return bool(common.get_column("share").sum() < MIXED)
 
 
 def _lost_zeros(keys: pl.Series) -> float:

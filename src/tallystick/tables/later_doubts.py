@@ -6,10 +6,9 @@ new words share a code. So there is a warning, which only this party sees.
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tallystick.tables.categories import MISSING, UNSEEN
-from tallystick.tables.columns import Floats, numbers_of
+from tallystick.tables.columns import numbers_of
 from tallystick.tables.delimited import DOUBTFUL
 from tallystick.tables.doubtful_text import encoding_warning, plainly
 from tallystick.tables.doubtful_times import lacks_late_days, times_warnings
@@ -53,7 +52,11 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
             )
         cells = require_column(first, column.name, use="feature")
         broken = int((known % 1 != 0).sum()) if column.whole else 0
-        is_beyond = _is_beyond(column, known)
+        if column.transform == "rank":
+            is_beyond = (known < column.knots[0]) | (known > column.knots[-1])
+        else:
+            scaled = (transformed(known, column.transform, column.knots, column.scores) - column.mean) / column.deviation
+            is_beyond = (scaled < column.low - ROUNDING) | (scaled > column.high + ROUNDING)
         beyond = int(is_beyond.sum()) if column.form not in GROWING else 0
         stand_in = stand_in_warning(cells) if is_beyond.any() else None
         times = [line for line in times_doubts(column, cells) if line not in told]
@@ -125,10 +128,3 @@ def _alike(unseen: pl.Series, categories: tuple[str, ...]) -> int:
     """Count the cells that differ from a category only in spelling."""
     plain, known = (plainly(text).str.replace(r"^0+([0-9])", "$1") for text in (unseen, pl.Series(categories, dtype=pl.String)))
     return int(plain.is_in(known.implode()).sum()) if len(plain) else 0
-
-
-def _is_beyond(column: NumericColumn, known: Floats) -> NDArray[np.bool_]:
-    if column.transform == "rank":
-        return (known < column.knots[0]) | (known > column.knots[-1])
-    scaled = (transformed(known, column.transform, column.knots, column.scores) - column.mean) / column.deviation
-    return (scaled < column.low - ROUNDING) | (scaled > column.high + ROUNDING)
