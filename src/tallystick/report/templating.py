@@ -78,6 +78,7 @@ def _environment() -> Environment:
     return environment
 
 
+@cache
 def _css() -> Markup:
     return Markup(_asset("page.css"))  # noqa: S704 (our own file)
 
