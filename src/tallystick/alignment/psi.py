@@ -77,7 +77,7 @@ def intersect_label_party(
         ids: this party's ids, unique.
         channels: one per feature party.
         rng: draws this run's keys and shuffles.
-        protocol: ``diffie-hellman``, ``oblivious-transfer``, or ``auto`` by the sizes and the line; the same for all parties.
+        protocol: ``diffie-hellman``, ``oblivious-transfer``, or ``auto`` by the sizes and the network; the same for all parties.
         security: ``semi-honest``, or ``malicious``, which uses oblivious transfer; the same for all parties.
         may_be_empty: whether an empty intersection is allowed.
         max_rows: most ids to accept from a peer, and to have.
@@ -185,7 +185,7 @@ def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
 
 
 def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) -> str | None:
-    """Return the protocol's name, or None if the label party is to choose by the line.
+    """Return the protocol's name, or None if the label party is to measure the network line and choose.
 
     Several feature parties always use oblivious transfer, because by Diffie-Hellman the label party could invent matches there.
     """

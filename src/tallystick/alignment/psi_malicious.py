@@ -28,8 +28,8 @@ The security rests on these parts, in the order in which an auditor may read the
 - the code (``oprf.linear_code``): two words differ in 128 places or more. This is a theorem, and tests check it;
 - the check (``oprf.checked_extension``): a cheater passes with a chance below 2^-97, except for bits that it guesses. Each wrong
   column passes with a chance of one half and reveals one bit, and 128 bits are needed;
-- the store (``oprf.key_value``): an honest side finds none with a chance below 2^-40; a test sums it over all sizes of sets. It
-  is known in the limit, and by trial, that elimination never has more than 2,000 ids left;
+- the store (``oprf.key_value``): an honest side finds none with a chance below 2^-40; a test sums it over all sizes of sets. A
+  limit theorem and trials show that elimination never has more than 2,000 ids left;
 - the tags: a party that did not store the id lacks 128 bits of the input. A wrong match has a chance below 2^-40 for up to 2^44
   ids on either side.
 

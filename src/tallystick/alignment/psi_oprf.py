@@ -17,8 +17,8 @@ of messages.
 - Outputs are cut to 40 + log2(|A| |B|) bits, so a wrong match has a chance of 2^-40. The label party lacks at least 128 bits of
   the hashed input, except at its own id.
 - The table has three regions, of 1.31 bins for each of 260,000 ids and of more for few. If there is no table, the next key is
-  tried, and the feature party sees that. The chance is below 2^-40 for small obstacles, which a test sums; for large ones that is
-  known in the limit and by trial (``oprf.cuckoo``).
+  tried, and the feature party sees that. The chance of no table is below 2^-40: a test sums it for small obstacles; for large
+  ones a limit theorem and trials show it (``oprf.cuckoo``).
 - The order is the same in all three regions. Which of its bins held a common id would reveal something about the label party's
   other ids, so the label party names a place only, never the region.
 - The proof prevents the label party from claiming a match. One wrong guess ends the run.

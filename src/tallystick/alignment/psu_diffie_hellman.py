@@ -108,7 +108,8 @@ def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chan
 
 
 def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id, as Algorithm 1's passive party, B, which names. The rest is as above."""
+    """Assign every id of the union a universal id, as Algorithm 1's passive party, B. It computes the
+    universal ids. The rest is as for merge_by_diffie_hellman."""
     # The last term is the union's size, still unknown: its upper bound.
     total = 2 * len(members) + 3 * others
     with Workers(threads=side.threads, what=WHAT, total=total, progress=side.progress) as workers:
@@ -141,7 +142,7 @@ def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chann
         for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
             merged_N16[span] = rows_B32[:, :TAG_BYTES]
             tags.append(workers.multiply(rows_B32, second, keep=tags_of))
-        # Before the other side gets anything that could find its ids: each own id must be there, and nothing twice.
+        # The next message lets the other side find its ids. First check that each own id is there, and nothing twice.
         place_M = union.places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
         for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
             raise AssertionError("nothing is due")

@@ -68,7 +68,7 @@ from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 
 MULTIPLICATIONS = 4 * COLUMNS + 4 * CODE_BITS + 4 * TRANSFERS + 3
-"""Those of base transfers, on either side, with a key for each of the three batches that it sends."""
+"""Scalar multiplications of the base transfers of either side. Each of the three batches that it sends takes a key."""
 _MERGED = "merged union"
 _HIDDEN = "hidden pseudonyms"
 

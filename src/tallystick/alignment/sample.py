@@ -1,4 +1,4 @@
-"""Draw a sample of ids that two parties choose in the same way: the ids common to both samples are a sample of the common ids.
+"""Let two parties draw samples of their ids by one rule, so that the ids common to both samples are a sample of the common ids.
 
     each party      how many ids it has              <->
     both            a salt, by a coin toss           <->

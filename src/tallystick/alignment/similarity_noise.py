@@ -30,7 +30,7 @@ LEAST_DEVIATION = 1e-9
 def smallest_tau(deviation: float) -> float:
     """Return the tau of infinite noise: any tau must be above it.
 
-    FedSim, theorem 2: with similarities of variance 1, it is how often an attacker is right who always guesses the mean.
+    FedSim, theorem 2: if similarities have variance 1 and an attacker always guesses the mean, tau is the share of hits.
 
     Args:
         deviation: sigma_0, of the distances, in units of a hit (bits, or ``noise.resolution``).

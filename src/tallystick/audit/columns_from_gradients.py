@@ -200,11 +200,11 @@ def _found(
 
 
 def _turned(gradients: StepView, classes_NC: Tensor, own_ND: Tensor | None, *, two_sides: bool) -> Tensor:
-    """Lay side by side what a feature party has, each part with the size that fits its use.
+    """Put what a feature party has side by side: directions, lengths, guessed classes and own columns, each with its weight.
 
     A gradient is p - y times a direction, which follows from the units that are active at the row. Of two classes all gradients
     lie on ``two_sides``. Turned to one side they show the direction, whatever the label, also if a defence replaced it. The
-    length and the side show p. With several labels a gradient is a sum of such products, and no side is to be had.
+    length and the side show p. With several labels a gradient is a sum of such products, which have no two sides.
     """
     assert gradients.length_B is not None, "sums by row hold lengths"
     tiny = torch.finfo(torch.float64).tiny

@@ -208,8 +208,8 @@ def _on_patterns(
 ) -> tuple[list[results.AttackResult], list[str]]:
     """Attack all labels of a row together, with a class for each pattern of them, and judge each label.
 
-    An attack on one label as if it were alone takes for noise what a gradient says of the others. Only attackers who know some
-    rows' labels can name patterns. Return the leaks, and what could not be measured.
+    An attack on a single label takes for noise what a gradient reveals about the other labels. Only an attacker who knows the
+    labels of some rows can name patterns. Return the leaks, and what could not be measured.
     """
     contract, patterns = recorded.contract, 1 << len(names)
     if patterns > known:

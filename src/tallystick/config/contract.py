@@ -150,7 +150,7 @@ class Contract(Model):
 
     @property
     def embeds_once(self) -> bool:
-        """Tell whether each row's embedding crosses once, and no gradient."""
+        """Tell whether each row's embedding crosses once and no gradient crosses."""
         return self.training.gradients == "none"
 
     @property
@@ -172,7 +172,7 @@ class Contract(Model):
     def refits(self) -> bool:
         """Tell whether training is repeated with the validation rows, for the number of epochs that they chose.
 
-        It is if the contract asks for it, or by default if the split is by time and nothing prevents it.
+        The contract may ask for this. By default it is so if the split is by time and nothing prevents it.
         """
         setting = self.training.refit
         return self.split.method == "time" and not _against_refit(self) if setting == "auto" else setting

@@ -36,7 +36,7 @@ class Defenses:
     gradients: tuple[GradientDefense, ...] = ()
 
     def taught(self, teacher: Teacher) -> "Defenses":
-        """Return the same defences. Those that distil labels ask this teacher."""
+        """Return the same defences, in which those that distil labels ask this teacher."""
         return replace(self, labels=tuple(part.taught(teacher) for part in self.labels))
 
     def defend_labels(self, labels_N: Tensor, classes: int, random_bytes: RandomBytes) -> Tensor:

@@ -19,7 +19,7 @@ class ReadBy:
 
     @property
     def sentence(self) -> str:
-        """Say which attack reads labels behind the defence. The sentence follows the defence's guarantee everywhere."""
+        """Name the attack that reads labels behind the defence, in a sentence that follows the defence's guarantee everywhere."""
         return (
             f"do not rely on it for a whole run: {self.attack}, which knows no label, separated two classes behind it with an "
             f"AUC of {self.auc:.3f} in eight epochs"

@@ -48,7 +48,7 @@ _USUAL_WEIGHT = 32
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the distinct labels as text, sorted (numbers by value, text by code point). The last of two is positive."""
+    """Return the distinct labels as text, sorted (numbers by value, text by code point). Of two classes the last is positive."""
     return tuple(as_text(column.drop_nulls().unique().sort()).unique(maintain_order=True).to_list())
 
 
@@ -190,7 +190,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_output(self) -> float:
-        """Return the output for the largest count that a label may be. Larger outputs count as this one."""
+        """Return the output for the largest count that a label may have. Larger outputs are read as this one."""
         return math.log(MOST_COUNTED / self.mean)
 
     def to_json(self) -> str:

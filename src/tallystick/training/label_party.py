@@ -103,12 +103,12 @@ def train_label_party(
     step_rule: StepRule = PLAIN,
     defense: CutDefense | None = None,
 ) -> TrainingState:
-    """Train the top model, and the other parties' bottom models by their cut gradients. Leave the best weights.
+    """Train the top model, and the other parties' bottom models by their cut gradients. The model ends with the best weights.
 
     Without peers it trains on own columns alone: the baseline that a partner has to beat. Threat model: honest-but-curious
     feature parties. A cut gradient reveals much about the label of its row. ``defense`` changes what is sent to them: it adds its
     penalty to the cut gradients, and noise to their sum. The own model learns from the loss alone. Without a defence there is no
-    guarantee, and the bits are those of one process. ``step_rule`` defines how it learns.
+    guarantee, and the weights equal those of one process to the bit. ``step_rule`` defines how the model learns.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged if the loss, a cut
     gradient or a weight is no longer finite. Committed steps stay as they were.

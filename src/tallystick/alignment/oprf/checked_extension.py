@@ -27,10 +27,10 @@ C(d')_j, where t and d' are the cheater's answer.
 
 - In a column where Hash(W_j) is not C(d')_j, the check holds for one value of s_j only. With e such columns the cheater has
   guessed e bits: a chance of 2^-e.
-- Let V be the space that all parity checks of the code make of the columns of W; it is {0} for an honest side. Outside those e
-  columns the hashes of W belong to a code word, so the hashes of V span at most e dimensions. If V has more, take a subspace of e
-  + 1 dimensions that was chosen before the key: some vector in it has the hash 0, a chance of 2^(e+1) eps, where eps is the
-  chance for one vector. Together with the guess: 2 eps.
+- Apply all parity checks of the code to the columns of W, and let V be the space of the results: {0} for an honest side. Outside
+  those e columns the hashes of W belong to a code word, so the hashes of V span at most e dimensions. If V has more, take a
+  subspace of e + 1 dimensions that was chosen before the key: some vector in it has the hash 0, a chance of 2^(e+1) eps, where
+  eps is the chance for one vector. Together with the guess: 2 eps.
 - If V has e dimensions or fewer, the hash separates all its vectors except with a chance of 2^e eps, which with the guess is eps.
   Then W itself belongs to a code word outside those columns, so it encodes some data d.
 

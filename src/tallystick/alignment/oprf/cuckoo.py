@@ -26,10 +26,10 @@ def bins_per_region(ids: int) -> int:
 
     There is no table if a set of ids has fewer bins than ids. The most likely such sets are four ids that share all three bins:
     there are ids^4 / 24 fours, and each shares them with a chance of bins^-9. This chance, and a sum over all sets of up to 24
-    ids, is kept below 2^-40 (a test computes the sum). It is known in the limit that larger sets do not matter below a load of
-    .917 (Fountoulakis and Panagiotou 2012), but for a given number of ids only by trial. So a table never has fewer bins than
-    public code gives it, which was fitted to other trials: (40 + 256 + log2 ids) / 240 for each id. If there is no table, the
-    next key is tried, and the feature party learns only that.
+    ids, is kept below 2^-40 (a test computes the sum). A limit theorem says that larger sets do not matter below a load of
+    .917 (Fountoulakis and Panagiotou 2012); for a given number of ids only trials show it. So a table never has fewer bins than
+    the authors' program gives it, which was fitted to other trials: (40 + 256 + log2 ids) / 240 for each id. If there is no
+    table, the next key is tried, and the feature party learns only that.
     """
     fours = float(ids) ** 4 / 24 * 2.0**FAILURE_BITS
     enough = (40 + 256 + math.log2(ids)) / 240 * ids / REGIONS

@@ -12,7 +12,7 @@ from tallystick.alignment.oprf.codes import Places
 
 _WORD_BYTES = 8
 _BITMAP_BYTES = 8
-"""At least this many for each own output."""
+"""Bytes of the bitmap for each own output, at least."""
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -58,7 +58,7 @@ class FeatureInferenceAttack:
 
     @property
     def several_looks(self) -> bool:
-        """Tell whether it finds what another attack finds if a row was embedded only once: then the last embedding and all
+        """Tell whether it equals another attack where each row was embedded only once: there the last embedding and all
         embeddings side by side are the mean embedding.
         """
         return isinstance(self.attack, KernelRidge) and self.attack.reads in ("last", "looks")

@@ -125,8 +125,8 @@ def _two_groups(z_N: Tensor, share_C: Tensor) -> Tensor:
 
 
 def _nearness(z_NP: Tensor, cluster_N: Tensor, found_J: Tensor) -> Tensor:
-    """Return how much nearer each row is to each found cluster's mean than to the nearest other one's, as squared distances
-    (J, N).
+    """Return, for each found cluster and row, the squared distance to the nearest other cluster's mean, minus that to the mean of
+    this cluster (J, N).
     """
     mean_JP = torch.stack([z_NP[cluster_N == cluster].mean(dim=0) for cluster in found_J.tolist()])
     apart_JN = torch.cdist(mean_JP, z_NP).square()
@@ -184,9 +184,9 @@ def _contributions(left_ND: Tensor, active_ND: Tensor, parts: int, *, most: floa
 
 
 def _signs(left_ND: Tensor, z_NP: Tensor) -> Tensor:
-    """Return signs for components of a change, so that the components of the opposite change are the opposite ones.
+    """Return signs for components of a change, so that the opposite change has the opposite components.
 
-    The Gram matrix of rows, which is used if these are fewer than the cut is wide, is the same for both.
+    A change and its opposite have the same Gram matrix of rows, which is used if there are fewer rows than cut columns.
     """
     weight_DP = left_ND.double().T @ z_NP
     largest_P = weight_DP.gather(0, weight_DP.abs().argmax(dim=0, keepdim=True))[0]

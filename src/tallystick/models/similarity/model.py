@@ -101,7 +101,7 @@ class SimilarityLabelModel(BranchedModel):
         self.own_columns = own_columns
 
     def local(self, own: Features) -> Tensor:
-        """Compute logits by the own columns' model. No branch trains the joint model."""
+        """Compute logits by the own columns' model. It has no branch through which it would train the joint model."""
         assert self.own_rows is not None, "the contract leaves rows without a link"
         logits: Tensor = self.own_rows([], own)
         return logits
