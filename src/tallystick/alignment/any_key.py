@@ -145,7 +145,8 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
             place_M = np.flatnonzero(has_id_U & open_R[key.row_U])
             parts.append(key.ids.gather(place_M).prefixed(b"%d:%d:" % (number, earlier)))
             rows_of_parts.append(key.row_U[place_M])
-        ids, row_M = Ids.joined(parts), np.concatenate(rows_of_parts)
+        # A key's ids are distinct, and each part has its own prefix
+        ids, row_M = Ids.joined(parts, distinct=True), np.concatenate(rows_of_parts)
         most = max_rows << number
         with notify_peers([channel]):
             of = f"ids by {key.name}"

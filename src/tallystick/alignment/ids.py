@@ -72,9 +72,9 @@ class Ids(Sequence[bytes]):
         return Ids(pl.Series([prefix], dtype=pl.Binary) + self._column, distinct=self._distinct)
 
     @classmethod
-    def joined(cls, parts: "Sequence[Ids]") -> "Ids":
-        """Return the ids of all parts, one part after the other."""
-        return cls(pl.concat([part._column for part in parts]))
+    def joined(cls, parts: "Sequence[Ids]", *, distinct: bool = False) -> "Ids":
+        """Return the ids of all parts, one part after the other. ``distinct`` says that they are known to be distinct."""
+        return cls(pl.concat([part._column for part in parts]), distinct=distinct)
 
     def sorted(self) -> "tuple[Ids, NDArray[np.int64]]":
         """Return the ids in the order of their bytes, and each one's earlier position."""

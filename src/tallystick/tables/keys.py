@@ -260,7 +260,10 @@ def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentC
         for key, each in zip(keys, alignment.any_of, strict=True)
     ]
     row_of_key = [each.rows.get_column("row").cast(pl.Int64).to_numpy() for each in counting]
-    rows_R = np.unique(np.concatenate(row_of_key))
+    takes_part_N = np.zeros(frame.height, dtype=bool)
+    for row_U in row_of_key:
+        takes_part_N[row_U] = True
+    rows_R, place_N = np.flatnonzero(takes_part_N), np.cumsum(takes_part_N) - 1
     if not len(rows_R):
         raise IdError(
             f"key ({every_name}): every value occurs in more than one row, and alignment.duplicates = drop leaves out all of "
@@ -270,7 +273,7 @@ def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentC
         KeyIds(
             name=each.name,
             ids=Ids(those.rows.get_column("key").cast(pl.Binary), distinct=True),
-            row_U=np.searchsorted(rows_R, row_U),
+            row_U=place_N[row_U],
             earlier_U=has_key_NK[row_U, :number] @ (1 << np.arange(number)),
         )
         for number, (each, those, row_U) in enumerate(zip(alignment.any_of, counting, row_of_key, strict=True))
