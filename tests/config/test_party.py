@@ -84,6 +84,8 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
             {"report": {"subgroups": ["late"]}, "label": "late"},
             'report.subgroups: column "late" is the label; name another column',
         ),
+        ({"label": "late", "time": "late"}, 'party.yaml: time = "late": is also the label'),
+        ({"label": "late", "overlap_groups": "late"}, 'overlap_groups = "late": is the label'),
         ({"party": "absent"}, "party.yaml: party: is missing; it says: this party's name in the contract"),
         ({"partys": "x"}, "party.yaml: partys: is not a known key; did you mean party?"),
         ({"party": "\u202egnihtyna"}, r'party.yaml: party = "\u202egnihtyna": must be 1 to 63 of'),

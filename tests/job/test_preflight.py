@@ -124,6 +124,31 @@ def test_weights_that_tell_replaced_labels_are_refused_and_others_warned_of(lay_
         assert any(warned in warning for warning in found["warnings"]) == is_warned
 
 
+def test_what_others_see_of_each_row_must_not_tell_labels_that_the_contract_promises_to_hide(lay_out_job):
+    """The parts of a split by time cross in the clear, and so does how many rows of the label party an id has."""
+    frames = tables(PARTIES, rows=200)
+    late = {**frames, "bank": frames["bank"].with_columns(day=pl.col("day") + 1000 * pl.col("y"))}
+    twice = {**frames, "bank": pl.concat([frames["bank"], frames["bank"].filter(pl.col("y") == 1)])}
+    hidden = {"defense": [{"method": "label-dp", "epsilon": 1.0}]}
+    by_time, none = {"split__method": "time"}, {"training__gradients": "none"}
+    told_time = "time column 'day' predicts the label by itself, with AUC 1.0000, and split.method = time"
+    told_count = "the number of rows of an id all but equals the label, and alignment.duplicates = all"
+    for given, changes, refused in (
+        (late, by_time | hidden, told_time),
+        (late, by_time | none, told_time),
+        (late, by_time, ""),
+        (late, none, ""),
+        (frames, by_time | hidden, ""),
+        (twice, {"alignment__duplicates": "all", **hidden}, told_count),
+        (twice, {"alignment__duplicates": "all", **none}, told_count),
+        (twice, {"alignment__duplicates": "all"}, ""),
+        (twice, none, ""),
+    ):
+        job = lay_out_job(PARTIES, frames=given, **changes)
+        job.change("bank", time="day")
+        assert refused in both_say(job) if refused else clean(job)
+
+
 def test_a_feature_party_without_a_usable_column(lay_out_job):
     frames = tables(PARTIES, rows=200)
     frames["shop"] = frames["shop"].with_columns(x=1.0, noise=2.0, kind=pl.lit("red"))

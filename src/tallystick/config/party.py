@@ -417,8 +417,16 @@ class PartyFile(Model):
             for name in self.labels
             if name in self.report.subgroups
         ]
-        if self.weight in self.labels:
-            problems.append(f"weight = {shown(self.weight)}: is also the label")
+        problems += [
+            f"{use} = {shown(column)}: is also the label"
+            for use, column in (("weight", self.weight), ("time", self.time))
+            if column in self.labels
+        ]
+        if self.overlap_groups in self.labels:
+            problems.append(
+                f"overlap_groups = {shown(self.overlap_groups)}: is the label, and exact sizes of its groups would cross; name "
+                "another column"
+            )
         if self.features is not None and self.drop:
             problems.append("drop: only works with features: auto; leave the columns out of features instead")
         Problems.raise_any(problems)

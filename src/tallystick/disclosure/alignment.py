@@ -263,7 +263,7 @@ ALIGNMENT = (
         name="split",
         label_party="nothing",
         feature_party="by hash: nothing; by time: which of three groups in time each row is in",
-        guarantee="none needed",
+        guarantee="none",
         fields=("SplitParts.parts",),
         sentences=stated(
             lambda contract: contract.split.method == "time",

@@ -20,13 +20,21 @@ from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure.training import screening_line
-from tallystick.errors import ConfigError, DataError, LabelError
+from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import check_halves
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
 from tallystick.job.phases.release import shows_weights
 from tallystick.job.resource_estimate import WORTH_SAYING, least_room, room_of
-from tallystick.job.side_checks import Preflight, check_ids_of, check_keys, check_side, raise_problems
+from tallystick.job.side_checks import (
+    Preflight,
+    check_ids_of,
+    check_keys,
+    check_side,
+    promises_labels,
+    raise_problems,
+    refuse_telling,
+)
 from tallystick.models.build import (
     TRIED_ROWS,
     build_bottom,
@@ -52,7 +60,7 @@ from tallystick.tables.sequences import check_separators
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.tables.table import label_column, read_party_table, require_column
 from tallystick.tables.target import LabelCoder, encode_weights
-from tallystick.tables.target_leakage import follows, telling
+from tallystick.tables.times import ordered_times
 from tallystick.training.plan import most_batches_per_message
 
 CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
@@ -186,7 +194,15 @@ def _check_table(
         if (weight := party.weight) is not None:
             preflight.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
             if shows_weights(contract, party):
-                preflight.tried(lambda: _check_weights(party, weight, here))
+                preflight.tried(
+                    lambda: refuse_telling(
+                        require_column(here, weight, use="weight"),
+                        label_column(here, party),
+                        what=f"weight column {weight!r}",
+                        why="cut gradients show the rows' weights: the contract's ε for labels would not hold; leave the weight "
+                        "out, or take weights that do not depend on labels",
+                    )
+                )
                 preflight.warnings.append(
                     f"weight column {weight!r}: cut gradients show the rows' weights, so the labels' ε holds only if weights do "
                     "not depend on labels"
@@ -195,6 +211,16 @@ def _check_table(
             times = preflight.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
             if times is not None and not contract.unaligned.used:  # aligned rows' times decide the others' parts
                 training = np.flatnonzero(times == TRAINING)
+            if times is not None and labels is not None and promises_labels(contract):
+                preflight.tried(
+                    lambda: refuse_telling(
+                        ordered_times(require_column(here, time, use="time"), use="time"),
+                        label_column(here, party),
+                        what=f"time column {time!r}",
+                        why="split.method = time shows others which of three groups in time each row is in: the contract's "
+                        "promise for labels would not hold; split by hash, or take times that do not depend on labels",
+                    )
+                )
     preflight.tried(lambda: _check_features(contract, party, preflight, here, training, labels, before))
 
 
@@ -223,17 +249,6 @@ def check_label(
     if not contract.sends_gradients:  # then a run checks the whole column, and nobody else learns of it
         LabelCoder.fit(label, contract.target, training, hidden=True)
     return coder, coder.encode(label)[torch.from_numpy(training)]
-
-
-def _check_weights(party: PartyFile, weight: str, here: Frame) -> None:
-    """Refuse row weights that reveal replaced labels: no epsilon would hold. Raises LabelError."""
-    label, weights = label_column(here, party), require_column(here, weight, use="weight")
-    how = telling(weights, label) or ("follows from the label" if follows(weights, label) else None)
-    if how is not None:
-        raise LabelError(
-            f"weight column {weight!r} {how}, and cut gradients show the rows' weights: the contract's ε for labels would not "
-            "hold; leave the weight out, or take weights that do not depend on labels"
-        )
 
 
 def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import polars as pl
 
 from tallystick.alignment.encoding import check_filters
@@ -18,7 +19,7 @@ from tallystick.alignment.key_noise import check_radius
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
+from tallystick.errors import ComputeError, ConfigError, DataError, LabelError, StorageError, TallystickError
 from tallystick.job.loggers import loggers_of
 from tallystick.job.phases.align import max_rows
 from tallystick.network.certificates import Identity, load_identity
@@ -29,7 +30,8 @@ from tallystick.tables.groups import check_subgroups
 from tallystick.tables.keys import Keys, fingerprint, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.repeats import with_summaries
-from tallystick.tables.table import read_party_table
+from tallystick.tables.table import label_column, read_party_table
+from tallystick.tables.target_leakage import follows, telling
 
 if TYPE_CHECKING:
     from tallystick.job.resource_estimate import Room
@@ -134,9 +136,32 @@ def check_keys(
     preflight.tried(lambda: check_subgroups(frame, party))
     if keys is not None:
         preflight.tried(lambda: check_ids_of(contract, keys, is_label=contract.role_of(party.party) == "label"))
+        has_labels = bool(party.labels) and set(party.labels) <= set(frame.columns)
+        if contract.alignment.duplicates == "all" and has_labels and promises_labels(contract):
+            preflight.tried(
+                lambda: refuse_telling(
+                    pl.Series(np.bincount(keys.id_R)[keys.id_R]),
+                    label_column(frame, party).gather(keys.rows_R),
+                    what="the number of rows of an id",
+                    why="alignment.duplicates = all shows it to others: the contract's promise for labels would not hold; agree "
+                    "on another rule for duplicates, or bring rows whose number does not depend on labels",
+                )
+            )
         if folder is not None:
             preflight.tried(lambda: check_kept(party, keys, folder))
     return keys
+
+
+def promises_labels(contract: Contract) -> bool:
+    """Tell whether the contract promises that exact labels are hidden in all that is sent."""
+    return contract.hides_labels or not contract.sends_gradients
+
+
+def refuse_telling(values: pl.Series, label: pl.Series, *, what: str, why: str) -> None:
+    """Refuse what others see of each row if it reveals labels that the contract promises to hide. Raises LabelError."""
+    how = telling(values, label) or ("follows from the label" if follows(values, label) else None)
+    if how is not None:
+        raise LabelError(f"{what} {how}, and {why}")
 
 
 def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
