@@ -30,6 +30,7 @@ from tallystick.attacks.feature_inference.evaluate import draws_of_known
 from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.cells import Cells
+from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.linkage.trilateration import Trilateration
 from tallystick.attacks.membership import evaluate as membership
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
@@ -46,6 +47,7 @@ from tallystick.network.addresses import free_port
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
 
+EXPONENT_BYTES = 64  # what SecureRandom reduces to a secret exponent
 PATIENCE_S = 240  # a hang, even on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
 
@@ -144,14 +146,22 @@ def leave_files_to_the_kernel():
 
 
 def seed_system(monkeypatch, seed=0):
-    """Seed what jobs in threads take from the operating system, with a stream per thread, hence per party."""
+    """Seed what jobs in threads take from the operating system, with a stream per thread, hence per party.
+
+    Secret exponents have streams of their own. So they are alike in many tests, whatever was drawn before, and their products are
+    remembered.
+    """
     streams = {}
+
+    def stream(name, *use):
+        if (name, use) not in streams:
+            streams[name, use] = np.random.default_rng([seed, *use, *name.encode()])
+        return streams[name, use]
 
     def draw(count):
         name = threading.current_thread().name
-        if name not in streams:
-            streams[name] = np.random.default_rng([seed, *name.encode()])
-        return streams[name].bytes(count)
+        drawn = stream(name).bytes(count)
+        return stream(name, count).bytes(count) if count == EXPONENT_BYTES else drawn
 
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
@@ -176,7 +186,12 @@ def short_unions(patch):
 
 
 def few_places(patch, most=60):
-    """Let attacks on links look for a few places of a sample, for tests of what a job says of its links."""
+    """Let attacks on links look for a few places of a sample, and name texts from one start, for tests of what a job says of its
+    links.
+    """
+    for row in TEXT_ATTACKS.values():
+        for bound in {"tries", "starts"} & set(vars(row.attack)):
+            patch.setitem(vars(row.attack), bound, 1)
     for row in LINKAGE_ATTACKS.values():
         for bound in {"positions", "numbers"} & set(vars(row.attack)):
             patch.setitem(vars(row.attack), bound, most)
@@ -205,9 +220,43 @@ def _remembered(work, most):
     return found
 
 
+class _Rows:
+    """Rows of 32 bytes by what they were made of: the last that were made, ``most`` of them or a few more."""
+
+    def __init__(self, most):
+        self._known, self._most = {}, most
+
+    def of(self, keys, make):
+        """Return the row of each key. ``make`` makes those at the given places."""
+        rows = [self._known.get(key) for key in keys]
+        places = [place for place, row in enumerate(rows) if row is None]
+        if len(self._known) > self._most:
+            self._known.clear()
+        for place, row in zip(places, make(places) if places else (), strict=True):
+            rows[place] = self._known[keys[place]] = row.tobytes()
+        return np.frombuffer(bytearray().join(rows), dtype=np.uint8).reshape(-1, group.ELEMENT_BYTES)
+
+
+_POINTS, _PRODUCTS = _Rows(30_000), _Rows(60_000)
+
+
+def _point_of_each(ids):
+    keys = list(ids)
+    return _POINTS.of(keys, lambda places: group.hash_to_group([keys[place] for place in places]))
+
+
+def _product_of_each(elements_B32, scalar):
+    secret, elements = bytes(scalar._buffer), elements_B32.tobytes()
+    keys = [secret + elements[start : start + group.ELEMENT_BYTES] for start in range(0, len(elements), group.ELEMENT_BYTES)]
+    try:
+        return _PRODUCTS.of(keys, lambda places: group.multiply(elements_B32[places], scalar))
+    except group.InvalidElement:
+        return group.multiply(elements_B32, scalar)  # names the place among all
+
+
 _REMEMBERED = [
-    (workers, "multiply", _remembered(group.multiply, 1024)),
-    (workers, "hash_to_group", _remembered(group.hash_to_group, 1024)),
+    (workers, "multiply", _product_of_each),
+    (workers, "hash_to_group", _point_of_each),
     (base_transfers, "multiply", _remembered(group.multiply, 20_000)),
     *((base_transfers, name, _remembered(getattr(group, name), 256)) for name in ("add", "subtract", "elements_of", "generated")),
 ]
