@@ -13,7 +13,16 @@ import polars as pl
 import pytest
 import yaml
 from engines import InThisProcess
-from tiny import PATIENCE_S, columns, contract_values, few_column_attacks, seed_system, short_trainings, tables
+from tiny import (
+    PATIENCE_S,
+    columns,
+    contract_values,
+    few_column_attacks,
+    one_draw_of_known_rows,
+    seed_system,
+    short_trainings,
+    tables,
+)
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -36,6 +45,7 @@ PARTIES = ("bank", "shop")
 def _short_trainings():
     with pytest.MonkeyPatch.context() as patch:
         short_trainings(patch)
+        one_draw_of_known_rows(patch)
         yield
 
 
