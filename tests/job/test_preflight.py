@@ -147,6 +147,9 @@ def test_what_others_see_of_each_row_must_not_tell_labels_that_the_contract_prom
         job = lay_out_job(PARTIES, frames=given, **changes)
         job.change("bank", time="day")
         assert refused in both_say(job) if refused else clean(job)
+        promises, shows = bool({"defense", "training__gradients"} & changes.keys()), len(changes) > 1
+        warnings = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")["warnings"]
+        assert any("promise for labels holds only if" in warning for warning in warnings) == (promises and shows)
 
 
 def test_a_feature_party_without_a_usable_column(lay_out_job):

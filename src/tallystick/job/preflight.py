@@ -221,6 +221,10 @@ def _check_table(
                         "promise for labels would not hold; split by hash, or take times that do not depend on labels",
                     )
                 )
+                preflight.warnings.append(
+                    f"time column {time!r}: others learn which of three groups in time each row is in, so the contract's promise "
+                    "for labels holds only if times do not depend on labels"
+                )
     preflight.tried(lambda: _check_features(contract, party, preflight, here, training, labels, before))
 
 

@@ -147,6 +147,10 @@ def check_keys(
                     "on another rule for duplicates, or bring rows whose number does not depend on labels",
                 )
             )
+            preflight.warnings.append(
+                "alignment.duplicates = all: others learn how many rows each common id has, so the contract's promise for labels "
+                "holds only if these numbers do not depend on labels"
+            )
         if folder is not None:
             preflight.tried(lambda: check_kept(party, keys, folder))
     return keys
