@@ -5,7 +5,7 @@ If a test does not ask what the light install can do, it forks them from a proce
 
 import polars as pl
 import pytest
-from test_without_pytorch import PARTIES, both, ends_of, start
+from test_without_pytorch import PARTIES, both, ends_of, of_csv, start
 from tiny import contract_values, files_of, lay_out
 
 from tallystick.check import check_party_file
@@ -103,7 +103,7 @@ def test_groups_of_one_party_are_counted_and_one_side_alone_is_told(counted):
 
 
 def test_a_noisy_count_is_charged_to_both_ledgers_each_time(counted):
-    job = counted(epsilon=1.0, delta=1e-6)
+    job = of_csv(counted(epsilon=1.0, delta=1e-6))
     assert "tallystick ledger" in error_of_one(job, "shop")  # bank has a ledger
     parties = [load_party(job.home(name) / "party.yaml") for name in PARTIES]
     create_ledger(parties[1])

@@ -42,9 +42,8 @@ def test_the_list_of_packages_leaves_them_out():
     assert packages.isdisjoint(HIDDEN)
 
 
-def csv_job(root, values, *, rows):
-    """Lay out a job whose tables are CSV files."""
-    job = lay_out(root, PARTIES, values, rows=rows)
+def of_csv(job):
+    """Let both parties of a job read their tables from CSV files, and return it."""
     for party in PARTIES:
         table = job.home(party) / "table.parquet"
         pl.read_parquet(table).write_csv(table.with_suffix(".csv"))
@@ -91,7 +90,7 @@ def test_two_processes_align_without_it(tmp_path, alignment):
     values = contract_values(PARTIES, alignment={**alignment, "keys": [{"name": "id"}]})
     if alignment["method"] != "union":
         values |= {"defense": [{"method": "label-dp", "epsilon": 1}]}
-    job = csv_job(tmp_path, values, rows=300)
+    job = of_csv(lay_out(tmp_path, PARTIES, values, rows=300))
     ids = [set(pl.read_parquet(job.home(party) / "table.parquet")["id"]) for party in PARTIES]
     resumes = alignment["method"] != "union"
     ends, *again = both(job, "align", *["align --resume"] * resumes)
@@ -118,7 +117,7 @@ def test_a_command_that_trains_says_what_is_missing(tmp_path):
 
 
 def test_they_count_the_overlap(tmp_path):
-    job = csv_job(tmp_path, contract_values(PARTIES, overlap={"least": 1}), rows=300)
+    job = of_csv(lay_out(tmp_path, PARTIES, contract_values(PARTIES, overlap={"least": 1}), rows=300))
     ids = [set(pl.read_csv(job.home(party) / "table.csv")["id"]) for party in PARTIES]
     (ends,) = both(job, "overlap")
     for code, facts, err in ends.values():
