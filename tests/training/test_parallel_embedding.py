@@ -3,6 +3,7 @@
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,6 +106,11 @@ def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes(meetings):
 
 @pytest.mark.parametrize("how", [training(), training(mode="pipelined", staleness=2)], ids=["synchronous", "pipelined"])
 def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
+    """The label party trains once, and its messages are sent again: threads of one process share the number of threads, on which
+    the bits of its sums may depend.
+    """
+    sent = []
+
     def train(worth):
         monkeypatch.setattr(tables, "WORTH_LOOKUPS", worth)
         setting, folder = Setting(sequences=True), tmp_path / str(worth)
@@ -117,10 +123,17 @@ def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
         }
         peers = [FeaturePeer(channel=mine, width=bottoms["shop"].width)]
         given = (label, setting.own_source, setting.objective, peers, runs["bank"])
-        party = threading.Thread(target=telling, args=(lambda: train_label_party(*given), [mine]))
-        party.start()
-        train_feature_party(bottoms["shop"], setting.columns["shop"].rows, theirs, runs["shop"])
-        party.join()
+        if sent:
+            for payload in sent:
+                mine._outbox.put(bytearray(payload))
+            train_feature_party(bottoms["shop"], setting.columns["shop"].rows, theirs, runs["shop"])
+        else:
+            put = mine._outbox.put
+            monkeypatch.setattr(mine, "_outbox", SimpleNamespace(put=lambda payload: [sent.append(bytes(payload)), put(payload)]))
+            party = threading.Thread(target=telling, args=(lambda: train_label_party(*given), [mine]))
+            party.start()
+            train_feature_party(bottoms["shop"], setting.columns["shop"].rows, theirs, runs["shop"])
+            party.join()
         return {"steps": how.epochs * setting.schedule.steps_per_epoch}, bottoms["shop"].state_dict()
 
     _, ordinary = train(10**9)
