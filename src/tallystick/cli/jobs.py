@@ -51,7 +51,7 @@ def align(
 
 
 def overlap(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
-    """Count the ids that both parties have, as the contract's overlap section allows, and disclose nothing else."""
+    """Count the ids that both parties have, as the contract's overlap section allows. Sizes cross too, and no ids."""
 
     def work() -> None:
         from tallystick.job.overlap import run_overlap
